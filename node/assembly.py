@@ -43,7 +43,7 @@ from .coordinators.transaction_enlistment import TransactionEnlistment
 from .data.data_service import DataService
 from .lifecycle.broker_lifecycle import BrokerLifecycle, metadata_silence_s
 from .lifecycle.log_recovery import RecoveryCollector
-from .lifecycle.reachability import Reachability, ReachedBy, ask_over_kafka
+from .lifecycle.probing import Probing, ReachedBy, ask_over_kafka
 from .metadata_application import MetadataApplication
 from .observation.client_metrics import ClientMetrics, ClientMetricsCollector
 from .observation.metrics import Metrics, NodeView
@@ -128,7 +128,7 @@ def assemble(
     coordinators = _coordinators(foundation, joined, replicas)
     application = MetadataApplication(
         joined.cluster, settings, joined.lifecycle, replicas, directory, coordinators.groups, clock,
-        on_brokers_changed=joined.reachability.brokers_changed, on_settings=on_settings,
+        on_brokers_changed=joined.probing.brokers_changed, on_settings=on_settings,
         on_failure=foundation.fail_stop,
     )  # fmt: skip
     events.pass_on_to(
@@ -144,7 +144,9 @@ def assemble(
     access = GrpcAccess(grpc_identity, permissions, on_refused=audit.call_refused)
     batch_threads, client_metrics = BatchThreads(), ClientMetrics()
     throttling = Throttling(lambda: joined.cluster.state.security.quotas, clock, configuration.quota_window())
-    moves = ReplicaMoves(directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at)
+    moves = ReplicaMoves(
+        directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at, foundation.fail_stop
+    )
     broker = Broker(
         configuration=configuration,
         settings=settings,
@@ -160,7 +162,7 @@ def assemble(
         groups=coordinators.groups,
         enlistment=coordinators.enlistment,
         lifecycle=joined.lifecycle,
-        reachability=joined.reachability,
+        probing=joined.probing,
         producer_ids=coordinators.producer_ids,
         permissions=permissions,
         throttling=throttling,
@@ -181,7 +183,13 @@ def assemble(
         application=application,
         group_commit=group_commit,
         upkeep=LogUpkeep(
-            configuration, foundation.disk, clock, lambda: replicas.hosted, flush, settings.number
+            configuration,
+            foundation.disk,
+            clock,
+            lambda: replicas.hosted,
+            flush,
+            settings.number,
+            foundation.fail_stop,
         ),
         moves=moves,
         peers=coordinators.peers,
@@ -206,7 +214,7 @@ class _Joined:
     metadata: MetadataFollower
     cluster: ClusterView
     lifecycle: BrokerLifecycle
-    reachability: Reachability
+    probing: Probing
 
 
 def _join(foundation: Foundation) -> _Joined:
@@ -239,8 +247,8 @@ def _join(foundation: Foundation) -> _Joined:
         reached_by=lambda: reached_by.lives,
     )
     ask = ask_over_kafka(foundation.peer_frame_bytes_max, certificates.brokers)
-    reachability = Reachability(cluster, lifecycle, reached_by, ask, clock, fail_stop)
-    return _Joined(controller, metadata, cluster, lifecycle, reachability)
+    probing = Probing(cluster, lifecycle, reached_by, ask, clock, fail_stop)
+    return _Joined(controller, metadata, cluster, lifecycle, probing)
 
 
 # ---- the replicas ------------------------------------------------------------------------------------------
@@ -333,10 +341,12 @@ def _coordinators(foundation: Foundation, joined: _Joined, replicas: ReplicaMana
         tls=foundation.certificates.brokers,
     )
     producer_ids = _producer_ids(node_id, joined.controller, lifecycle)
-    groups = GroupCoordination(configuration, cluster, replicas, lifecycle, clock, on_invalid)
+    groups = GroupCoordination(
+        configuration, cluster, replicas, lifecycle, clock, foundation.fail_stop, on_invalid
+    )
     transactions = TransactionCoordination(
         configuration, cluster, replicas, lifecycle, producer_ids, peers,
-        lambda: MarkerWrites(replicas, groups, clock), clock, on_invalid,
+        lambda: MarkerWrites(replicas, groups, clock), clock, foundation.fail_stop, on_invalid,
     )  # fmt: skip
     topics = TopicCreation(configuration, cluster, joined.controller, replicas.logs_made)
     enlistment = TransactionEnlistment(node_id, topics, transactions, peers, clock)

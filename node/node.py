@@ -38,6 +38,7 @@ from ..runtime.disk import RealDisk
 from ..runtime.grpc_tls import node_credentials, server_credentials
 from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.network import FrameServer, bind_grpc, grpc_server, opening
+from ..runtime.tasks import spawn
 from ..runtime.tls import TlsError
 from ..security.bearer_tokens import KeySetError
 from ..storage.directory.async_delete import AsyncFileDeleter
@@ -240,7 +241,7 @@ class Node:
             Part("replicas", lambda: broker.replicas.shutdown(clean=self._state == "stopping")),
             Part("application", parts.application.stop),
             Part("metadata", parts.metadata.stop, Stage.METADATA, self._start_metadata),
-            Part("reachability", broker.reachability.stop, serving, broker.reachability.start),
+            Part("probing", broker.probing.stop, serving, broker.probing.start),
             Part("lifecycle", broker.lifecycle.stop, serving, self._start_lifecycle),
             Part("groups", broker.groups.stop, bound, broker.groups.start),
             Part("transactions", broker.transactions.stop, bound, broker.transactions.start),
@@ -327,8 +328,8 @@ class Node:
         self._broker.lifecycle.start(self._broker.replicas, self._parts.application)
 
     def _start_housekeeping(self) -> None:
-        self._housekeeping = asyncio.create_task(self._housekeep(), name="housekeeping")
-        self._housekeeping.add_done_callback(self._housekeeping_ended)
+        # without it replicas that did not open would stay offline, also when the disk has room
+        self._housekeeping = spawn(self._housekeep(), "housekeeping", self._fail_stop)
 
     def _bind_folders(self, metadata_id: str) -> None:
         """Binds the data folders to the cluster's metadata, before the node applies any: applying deletes
@@ -361,12 +362,6 @@ class Node:
             for replica in self._broker.replicas.hosted:
                 replica.log.producers.expire(int(self._clock.monotonic() * 1000))
                 await asyncio.sleep(0)
-
-    def _housekeeping_ended(self, task: asyncio.Task[None]) -> None:
-        """The task failed by a defect: without it replicas that did not open would stay offline, also when
-        the disk has room."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail_stop(error)
 
     @property
     def _usable_folders(self) -> list[Path]:
@@ -563,7 +558,7 @@ class Node:
         return (
             self._caught_up
             and self._broker.lifecycle.unfenced.is_set()
-            and self._broker.reachability.is_reached_by_all
+            and self._broker.probing.is_reached_by_all
         )
 
     def _view(self) -> NodeView:

@@ -35,9 +35,9 @@ class ReplicaEvents:
         self._coordinations = coordinations
         self._on_offline = on_offline
 
-    def listener(self, on_invalid: Callable[[AssertionError], None]) -> PartitionListener:
+    def listener(self, on_failure: Callable[[BaseException], None]) -> PartitionListener:
         return PartitionListener(
-            self._elected, self._resigned, self._high_watermark_moved, self._offline, on_invalid
+            self._elected, self._resigned, self._high_watermark_moved, self._offline, on_failure
         )
 
     def _elected(self, topic: str, partition: int, leader_epoch: int, replica_log: Log) -> None:

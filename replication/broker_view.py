@@ -34,7 +34,7 @@ def _ignore(*_event: object) -> None:
     pass
 
 
-def _raise(error: AssertionError) -> None:
+def _raise(error: BaseException) -> None:
     raise error
 
 
@@ -50,5 +50,6 @@ class PartitionListener:
     """(topic, partition, high watermark)."""
     on_offline: Callable[[str, int, str], None] = _ignore
     """(topic, partition, reason); the log line is written already."""
-    on_invalid: Callable[[AssertionError], None] = _raise
-    """With `ReplicationConfig.validate`: an invariant does not hold, so answers could be wrong."""
+    on_failure: Callable[[BaseException], None] = _raise
+    """A defect ended a task, or, with `ReplicationConfig.validate`, an invariant does not hold: answers could
+    be wrong, and the node ends."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from ..runtime import logs
 from ..runtime.calm_logs import Outage, RateLimitedLines
 from ..runtime.clock import Clock, Timer
+from ..runtime.tasks import OnFailure, spawn
 from ..wire.errors import KafkaError
 from .partition.assignment import IsrChange, IsrResult
 from .partition.isr_change import AlterOutcome, ChangeState, PendingChange
@@ -77,12 +78,15 @@ class IsrChanges:
         alter_partition: AlterPartition,
         on_settled: Callable[[Replica], None],
         recent_fetchers: Callable[[float], Container[int]],
+        on_failure: OnFailure,
     ) -> None:
         """`on_settled(replica)` runs after an answer that ended the pending change: the high watermark may
         move now.
 
         `recent_fetchers(seconds)` are the followers that fetched from this node within that time.
+        `on_failure(error)`: a defect ended the task in spite of its own handler.
         """
+        self._on_failure = on_failure
         self._clock = clock
         self._recent_fetchers = recent_fetchers
         self._paused: dict[Replica, float] = {}  # replica -> the end of its pause
@@ -115,7 +119,7 @@ class IsrChanges:
         )
         self._queue.append(_Queued(replica, replica.leader, change))
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._send_all(), name="isr-changes")
+            self._task = spawn(self._send_all(), "isr-changes", self._on_failure)
 
     def propose_next(self, replica: Replica) -> None:
         """Proposes to remove lagging followers or to add the next one, and plans the end of the pauses: after

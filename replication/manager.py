@@ -113,10 +113,10 @@ class ReplicaManager:
         self._fetchers = FetcherManager(
             node_id, clock, transport_factory, config.fetcher, limits,
             broker_epoch=broker.broker_epoch, flush=self._flush_followed,
-            take_offline=self.take_offline, require_room=self._require_room,
+            take_offline=self.take_offline, require_room=self._require_room, on_failure=listener.on_failure,
         )  # fmt: skip
         self._isr_changes = IsrChanges(
-            clock, alter_partition, self._settled, self._follower_fetches.recent_fetchers
+            clock, alter_partition, self._settled, self._follower_fetches.recent_fetchers, listener.on_failure
         )
         self._deletions = RecordDeletions(clock, self.lease, group_commit.note_start)
         self._waiting: tuple[WaitingRequests, ...] = (
@@ -126,6 +126,7 @@ class ReplicaManager:
             clock, self.hosted, maintain=self._maintain, maintain_interval_s=self._lag_max_s / 2,
             summarize=self._summarize_lines, write_checkpoints=directory.write_checkpoints,
             checkpoint_interval_s=config.high_watermark_checkpoint_interval_ms / 1000,
+            on_failure=listener.on_failure,
         )  # fmt: skip
         self._previous_on_offline, directory.on_offline = directory.on_offline, self._directory_failed
         directory.on_corrupt = self._log_damaged
@@ -382,7 +383,7 @@ class ReplicaManager:
         try:
             replica.validate(whole=whole)
         except AssertionError as error:
-            self._listener.on_invalid(error)
+            self._listener.on_failure(error)
 
     async def _flush_followed(self, replicas: Sequence[Replica]) -> None:
         """The replicas have appended what their leader sent."""

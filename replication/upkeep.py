@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from ..runtime import logs
 from ..runtime.clock import Clock
+from ..runtime.tasks import OnFailure, spawn
 from .replica.hosted import HostedReplicas
 from .replica.replica import Replica
 
@@ -30,9 +30,11 @@ class ReplicationUpkeep:
         summarize: Callable[[float], None],
         write_checkpoints: Callable[[], None],
         checkpoint_interval_s: float,
+        on_failure: OnFailure,
     ) -> None:
         """`maintain` looks after one replica; `summarize(now_s)` writes log lines that count what had no line
-        of its own; `write_checkpoints` raises OSError."""
+        of its own; `write_checkpoints` raises OSError; `on_failure(error)`: a defect ended a task."""
+        self._on_failure = on_failure
         self._clock = clock
         self._hosted = hosted
         self._maintain = maintain
@@ -40,23 +42,16 @@ class ReplicationUpkeep:
         self._summarize = summarize
         self._write = write_checkpoints
         self._checkpoint_interval_s = checkpoint_interval_s
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks: list[asyncio.Task[None]] = []
         self._is_closing = False
 
     def start(self) -> None:
         """On the loop, any number of times."""
         if not self._tasks and not self._is_closing:
-            self._spawn(self._maintain_all(), "isr-maintenance")
-            self._spawn(self._checkpoint(), "high-watermark-checkpoint")
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("replication_task_failed", task=task.get_name(), error=repr(error))
+            self._tasks = [
+                spawn(self._maintain_all(), "isr-maintenance", self._on_failure),
+                spawn(self._checkpoint(), "high-watermark-checkpoint", self._on_failure),
+            ]
 
     async def _maintain_all(self) -> None:
         while not self._is_closing:
@@ -88,6 +83,6 @@ class ReplicationUpkeep:
 
     async def close(self) -> None:
         self._is_closing = True
-        for task in (tasks := tuple(self._tasks)):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -50,15 +50,19 @@ class EventLogger:
     def error(self, event: str, **fields: object) -> None:
         self._log(logging.ERROR, event, fields)
 
+    def failure(self, event: str, failure: BaseException, /, **fields: object) -> None:
+        """Like `error`, with the traceback of an exception that is not being handled here."""
+        self._log(logging.ERROR, event, fields, failure)
+
     def exception(self, event: str, **fields: object) -> None:
         """Like `error`, with the traceback of the exception being handled."""
-        self._log(logging.ERROR, event, fields, with_traceback=True)
+        self._log(logging.ERROR, event, fields, True)
 
     def _log(
-        self, level: int, event: str, fields: dict[str, object], *, with_traceback: bool = False
+        self, level: int, event: str, fields: dict[str, object], exc_info: BaseException | bool | None = None
     ) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, event, extra={"fields": fields}, exc_info=with_traceback)
+            self._logger.log(level, event, extra={"fields": fields}, exc_info=exc_info)
 
 
 def get(name: str) -> EventLogger:

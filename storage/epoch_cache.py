@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .checkpoint import RowShapes
+from .checkpoint import RowShapes, encode_checkpoint
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"  # the file
-EPOCH_CHECKPOINT_SHAPES: RowShapes = {1: 2}
+EPOCH_CHECKPOINT_SHAPES = RowShapes({1: 2}, writes=1)
 UNDEFINED = -1
 
 
@@ -47,6 +47,10 @@ class EpochCache:
 
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self.epochs, self.starts, strict=True))
+
+    def encode(self) -> bytes:
+        """The file."""
+        return encode_checkpoint(self.entries(), EPOCH_CHECKPOINT_SHAPES.writes)
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Notes that `epoch` begins at `start_offset`; True when the history changed.

@@ -7,7 +7,7 @@ choice waits until the other replicas have reached the broker, and among several
 one.  Where there is no choice the only candidate leads, reached or not.
 
 Each broker asks every other broker for its identity, once per broker epoch
-(`node/lifecycle/reachability.py`); the asked broker reports the asker in its heartbeats.  A broker of a
+(`node/lifecycle/probing.py`); the asked broker reports the asker in its heartbeats.  A broker of a
 version without this is not waited for, and does not wait.  Not replicated: a new controller gets the reports
 anew.
 """

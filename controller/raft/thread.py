@@ -177,7 +177,7 @@ class RaftThread:
 
     def _failed(self, error: BaseException) -> None:
         self._running, self._has_failed = False, True
-        log.error("raft_failed", error=str(error), exc_info=error)
+        log.failure("raft_failed", error, error=str(error))
         self._die(f"the metadata quorum member failed: {error}")
 
     def _round(self) -> None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...runtime import logs, network
 from ...runtime.calm_logs import Outage
+from ...runtime.tasks import OnFailure, spawn
 from ...runtime.tls import MutualTls, certified_nodes
 from .messages import FRAME_BYTES_MAX, Hello, MalformedMessage, Message, Ping, decode, encode
 
@@ -87,8 +88,11 @@ class QuorumTransport:
         listen: tuple[str, int],
         clock: Clock,
         inbox: Inbox,
+        on_failure: OnFailure,
         tls: MutualTls | None = None,
     ) -> None:
+        """`on_failure(error)`, on the thread: a defect ended a task; a voter would stay unreached."""
+        self._on_failure = on_failure
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.voters = dict(voters)
@@ -119,9 +123,11 @@ class QuorumTransport:
             )
             self.port = self._server.port
             self._tasks = [
-                asyncio.create_task(self._dial(peer)) for peer in self.voters if peer < self.node_id
+                spawn(self._dial(peer), f"dial-{peer}", self._on_failure)
+                for peer in self.voters
+                if peer < self.node_id
             ]
-            self._tasks.append(asyncio.create_task(self._keep_alive()))
+            self._tasks.append(spawn(self._keep_alive(), "keep-alive", self._on_failure))
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []

@@ -23,6 +23,7 @@ import grpc
 
 from ...proto import controller_pb2 as pb
 from ...runtime import logs
+from ...runtime.tasks import spawn
 from ...wire.errors import ErrorCode
 from ..state.cluster_state import ClusterState
 from ..state.model import ApplyResult
@@ -77,7 +78,7 @@ class MetadataFollower:
         is called for every entry and snapshot, in order."""
         if self._task is None:
             self._on_applied = on_applied
-            self._task = asyncio.create_task(self._run(), name="metadata-follower")
+            self._task = spawn(self._run(), "metadata-follower", self._failed)
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -105,20 +106,17 @@ class MetadataFollower:
     # ---- the task ------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        try:
-            while True:
-                node_id = self._client.candidate()
-                try:
-                    await self._follow(node_id)
-                except (_StreamEnded, grpc.aio.AioRpcError, TimeoutError) as ended:
-                    log.debug("metadata_stream_ended", controller=node_id, reason=_reason(ended))
-                await self._clock.sleep(RETRY_S * (0.5 + self._clock.random()))
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            log.exception("metadata_follower_failed", index=self.state.index)
-            if self._on_failure is None:
-                raise
+        while True:
+            node_id = self._client.candidate()
+            try:
+                await self._follow(node_id)
+            except (_StreamEnded, grpc.aio.AioRpcError, TimeoutError) as ended:
+                log.debug("metadata_stream_ended", controller=node_id, reason=_reason(ended))
+            await self._clock.sleep(RETRY_S * (0.5 + self._clock.random()))
+
+    def _failed(self, error: BaseException) -> None:
+        log.failure("metadata_follower_failed", error, index=self.state.index)
+        if self._on_failure is not None:
             self._on_failure(error)
 
     async def _follow(self, node_id: int) -> None:

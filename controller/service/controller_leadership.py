@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...runtime import logs
+from ...runtime.tasks import spawn
 from ...wire.errors import ErrorCode, KafkaError
 from ..planning.plan import Plan
 from ..planning.planner import ControllerConfig, ControllerPlanner
@@ -70,9 +71,8 @@ class ControllerLeadership:
             term_task.cancel()
         self._service.end()
         if active:
-            self._term_task = asyncio.create_task(
-                self._serve_term(self._metadata.term), name=f"controller-{self._metadata.term}"
-            )
+            term = self._metadata.term
+            self._term_task = spawn(self._serve_term(term), f"controller-{term}", self._failed)
 
     async def _serve_term(self, term: int) -> None:
         try:
@@ -82,11 +82,10 @@ class ControllerLeadership:
                 self._tick(planner, pipeline)
         except NotController:
             log.info("controller_term_over", term=term)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            log.exception("controller_term_failed", term=term)
-            self._die(f"the active controller failed: {error}")
+
+    def _failed(self, error: BaseException) -> None:
+        log.failure("controller_term_failed", error, term=self._metadata.term)
+        self._die(f"the active controller failed: {error}")
 
     async def _begin_term(self, term: int) -> tuple[ControllerPlanner, PlanPipeline]:
         planner = ControllerPlanner(self._metadata.state, self._config, self._clock.monotonic())
@@ -147,7 +146,7 @@ class ControllerLeadership:
         except KafkaError as error:
             log.debug("controller_tick_skipped", error=str(error))
             return
-        outcome_task = asyncio.create_task(self._await_outcome(plan, proposed))
+        outcome_task = spawn(self._await_outcome(plan, proposed), "controller-plan", self._failed)
         self._outcome_tasks.add(outcome_task)
         outcome_task.add_done_callback(self._outcome_tasks.discard)
 

@@ -227,6 +227,7 @@ class MetadataLog:
             listen=self._listen,
             clock=self._clock,
             inbox=self._take_from_peer,
+            on_failure=lambda error: self._die(f"the quorum's transport failed: {error!r}"),
             tls=self._tls,
         )
         self._check_stored_features()

@@ -115,7 +115,7 @@ BROKER_SETTINGS: Final[Mapping[str, BrokerSetting]] = {
             None,
             "Bytes a second at which replicas move between data folders.",
         ),
-        _own(CONNECTIONS_SETTING, _T.INT, _INT_MAX, "Connections of the Kafka listener.", 1),
+        _own(CONNECTIONS_SETTING, _T.INT, "10000", "Connections of the Kafka listener.", 1),
         _own(
             CONNECTIONS_PER_IP_SETTING,
             _T.INT,

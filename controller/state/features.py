@@ -6,17 +6,17 @@ cannot take part: `level_problem` rejects the registration of a broker, and `che
 reader of the metadata log that meets the level there.  So no node applies an entry that it would understand
 otherwise.
 
-How something new in the metadata is gated.  Its level is the highest of `model.SUPPORTED_FEATURES`, as long
-as no release has it; after a release, the next one (`model.py` has a name for each level).  A new *operation*
-of the log gets its level in `model.OPERATION_LEVELS`: below it no node applies one; the plan calls
-`require_level` first, so that the client gets an error that says why.  A new *field* of an operation that
-exists is planned only after `require_level`, or left out below the level, and has an effect only where
-`metadata_level(features)` has reached it (`partition_changes.py` shows how); a field of a snapshot is empty
-below its level.  A new *setting* of a topic, and a new value of an old one, gets its level in
-`SETTING_LEVELS` or `VALUE_LEVELS` here, a new setting of nodes in `planning/node_settings.py`: the plans of
-CreateTopics and AlterConfigs refuse it below that, and what a node writes by itself (state topics,
-auto-creation) leaves it out.  Tests hold that no operation, setting or value is without a level.  What
-travels only in a request between nodes needs no level, where a receiver of an older version may ignore it.
+How something new in the metadata is gated.  Its level is the one after `model.RELEASED_LEVEL`, the highest
+that a release has (`model.py` has a name for each level).  A new *operation* of the log gets its level in
+`model.OPERATION_LEVELS`: below it no node applies one; the plan calls `require_level` first, so that the
+client gets an error that says why.  A new *field* of an operation that exists is planned only after
+`require_level`, or left out below the level, and has an effect only where `metadata_level(features)` has
+reached it (`partition_changes.py` shows how); a field of a snapshot is empty below its level.  A new
+*setting* of a topic, and a new value of an old one, gets its level in `SETTING_LEVELS` or `VALUE_LEVELS`
+here, a new setting of nodes in `planning/node_settings.py`: the plans of CreateTopics and AlterConfigs refuse
+it below that, and what a node writes by itself (state topics, auto-creation) leaves it out.  Tests hold that
+no operation, setting or value is without a level.  What travels only in a request between nodes needs no
+level, where a receiver of an older version may ignore it.
 
 The feature's name was `metadata.version` up to level 3, which in Kafka is another thing: its tools would
 print a release of Kafka for it.  In the log those levels keep that name, and level 4 takes its place under

@@ -44,9 +44,10 @@ OPERATION_LEVELS: dict[str, int] = {
     "change_acls": SECURITY_LEVEL, "change_scram_credentials": SECURITY_LEVEL,
     "change_delegation_tokens": SECURITY_LEVEL, "change_client_quotas": SECURITY_LEVEL,
 }  # fmt: skip
-# The feature levels that this version of Tidegate knows.  The highest level of METADATA_VERSION is open until
-# the release that brings it: what is added meanwhile gets this level.  After a release it is closed: the next
-# addition raises the number here, and gets a name of its own above.
+# The highest level of METADATA_VERSION that a release has: it is closed.  The next one is open until the
+# release that brings it: what is added meanwhile gets that level, under a name of its own above.
+RELEASED_LEVEL = 4
+# The feature levels that this version of Tidegate knows, with the open one as soon as it has something.
 SUPPORTED_FEATURES: dict[str, int] = {
     METADATA_VERSION: 5, FORMER_METADATA_VERSION: FORMER_LEVEL_MAX, "transaction.version": 2,
     GROUP_VERSION: 1,

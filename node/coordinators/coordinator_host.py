@@ -23,6 +23,7 @@ from ...coordinator.shard_view import Phase
 from ...replication.manager import ReplicaManager
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...runtime.tasks import OnFailure, spawn
 from ...storage.log.log import AppendOrigin, Log, VerificationGuard
 from ...wire.errors import ErrorCode, KafkaError
 
@@ -91,10 +92,13 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         clock: Clock,
         *,
         holds_session: Callable[[], bool],
+        on_failure: OnFailure,
         leads: Callable[[int], bool] = lambda _partition: False,
     ) -> None:
         """`holds_session()`: this node's session with the controller is not over.  `leads(partition)`: this
-        node leads the partition of the topic, by the metadata that it has applied."""
+        node leads the partition of the topic, by the metadata that it has applied.  `on_failure(error)`: a
+        defect ended a task; without the ticks no session and no transaction would time out."""
+        self._on_failure = on_failure
         self.topic = topic
         self.runtime = runtime
         self._clock = clock
@@ -111,7 +115,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
         return (shard for _, _, shard in self.runtime.shards() if isinstance(shard, kind))
 
     def start(self) -> None:
-        self._ticker = asyncio.create_task(self._tick_forever(), name=f"tick {self.topic}")
+        self._ticker = spawn(self._tick_forever(), f"tick {self.topic}", self._on_failure)
 
     async def stop(self) -> None:
         """Stops timers and loads; requests that wait get NOT_COORDINATOR, and their clients look for the next
@@ -147,7 +151,9 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
 
     def _start(self, partition: int, work: Coroutine[Any, Any, None]) -> None:
         previous = self._loads.pop(partition, None)
-        task = asyncio.create_task(work, name=f"load {self.topic}-{partition}")
+        task = spawn(
+            work, f"load {self.topic}-{partition}", lambda error: self._load_failed(partition, error)
+        )
         if previous is not None and previous is not asyncio.current_task():
             previous.cancel()
         self._loads[partition] = task
@@ -220,6 +226,13 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             offsets=end_offset - replica_log.log_start_offset,
             milliseconds=round((self._clock.monotonic() - started) * 1000),
         )
+
+    def _load_failed(self, partition: int, error: BaseException) -> None:
+        """A defect in the load of one shard: the others serve on, and it is loaded again."""
+        log.failure("coordinator_load_failed", error, topic=self.topic, partition=partition)
+        leader_epoch = self.runtime.leader_epoch(partition)
+        if leader_epoch is not None:
+            self.runtime.fail(partition, leader_epoch, f"its load failed by a defect: {error!r}")
 
     async def _tick_forever(self) -> None:
         away_since_ms: int | None = None

@@ -30,6 +30,7 @@ from ...coordinator.shard_view import Phase, ShardView
 from ...replication.manager import ReplicaManager
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...runtime.tasks import OnFailure, log_failure, spawn
 from ...runtime.turns import LoopTurns
 from ...storage.log.log import Log
 from ...wire.errors import ErrorCode, KafkaError
@@ -40,6 +41,7 @@ from ..settings.configuration import Configuration
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 
 log = logs.get(__name__)
+_LOOK_FAILED = log_failure("match topics", consequence="the next heartbeat with a pattern goes on")
 
 # How long the partition leader waits for a marker to be committed; then the transaction coordinator sends it
 # again.
@@ -139,7 +141,7 @@ class ClusterTopics:
 
     def _enqueue(self, pattern: str) -> list[asyncio.Future[None]]:
         if self._work is None or self._work.done():
-            self._work = asyncio.create_task(self._look(), name="match topics")
+            self._work = spawn(self._look(), "match topics", _LOOK_FAILED)
         return self._queue.setdefault(pattern, [])
 
     async def _look(self) -> None:
@@ -195,9 +197,11 @@ class GroupCoordination:
         replicas: ReplicaManager,
         lifecycle: BrokerLifecycle,
         clock: Clock,
+        on_failure: OnFailure,
         on_invalid: Callable[[AssertionError], None] | None = None,
     ) -> None:
-        """`on_invalid(error)`: the shards look at their invariants, and one does not hold."""
+        """`on_failure(error)`: a defect ended a task.  `on_invalid(error)`: the shards look at their
+        invariants, and one does not hold."""
         self._cluster = cluster
         self._clock = clock
         self._config = GroupConfig(
@@ -244,6 +248,7 @@ class GroupCoordination:
             clock,
             holds_session=lambda: lifecycle.holds_session,
             leads=lambda partition: cluster.leads(CONSUMER_OFFSETS, partition),
+            on_failure=on_failure,
         )
 
     def start(self) -> None:

@@ -17,6 +17,7 @@ from ...coordinator.transaction.markers import MarkerBatch, MarkerQueue, MarkerR
 from ...coordinator.transaction.state import TransactionPartition
 from ...runtime import faults, logs
 from ...runtime.clock import Clock
+from ...runtime.tasks import OnFailure, spawn
 from ...wire.api import ApiKey
 from ...wire.errors import ErrorCode, KafkaError
 from ..cluster.peers import Peers
@@ -50,10 +51,12 @@ class MarkerSender:
         on_written: Callable[[int, MarkersWritten], None],
         node_id: int,
         write_here: Callable[[MarkerBatch], Awaitable[Codes]],
+        on_failure: OnFailure,
     ) -> None:
         """`on_written(state_partition, event)` submits the event to the shard.  `write_here(batch)` writes
         markers to partitions that this node, `node_id`, leads, without a request over the network, and raises
-        KafkaError."""
+        KafkaError.  `on_failure(error)`: a defect ended a task."""
+        self._on_failure = on_failure
         self.queue = MarkerQueue(topics.leader_of)
         self._node_id = node_id
         self._write_here = write_here
@@ -68,7 +71,7 @@ class MarkerSender:
         self.cancelled = 0
 
     def start(self) -> None:
-        self._main = asyncio.create_task(self._run(), name="markers")
+        self._main = spawn(self._run(), "markers", self._on_failure)
 
     async def stop(self) -> None:
         tasks = [task for task in (self._main, *self._sending) if task is not None]
@@ -119,7 +122,7 @@ class MarkerSender:
         """Sends the batches that are due; returns the seconds until the next one, None when the queue is
         empty."""
         for batch in self.queue.take(self._now_ms()):
-            task = asyncio.create_task(self._send(batch))
+            task = spawn(self._send(batch), "marker batch", self._on_failure)
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
         if not self.queue:

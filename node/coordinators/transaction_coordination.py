@@ -28,6 +28,7 @@ from ...coordinator.transaction.state import TransactionPartition
 from ...replication.manager import ReplicaManager
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...runtime.tasks import OnFailure, log_failure, spawn
 from ...storage.log.log import Log
 from ...wire.errors import ErrorCode, KafkaError
 from ..cluster.cluster_view import ClusterView
@@ -41,6 +42,7 @@ from .marker_writing import Marker, MarkerWrites
 from .producer_ids import ProducerIds
 
 log = logs.get(__name__)
+_FILL_FAILED = log_failure("producer ids", consequence="the next InitProducerId asks again")
 
 # Producer ids kept in memory, because a shard cannot wait for the controller.
 PRODUCER_IDS_AT_HAND: Final = 50
@@ -62,9 +64,11 @@ class TransactionCoordination:
         peers: Peers,
         new_writes: Callable[[], MarkerWrites],
         clock: Clock,
+        on_failure: OnFailure,
         on_invalid: Callable[[AssertionError], None] | None = None,
     ) -> None:
-        """`on_invalid(error)`: the shards look at their invariants, and one does not hold."""
+        """`on_failure(error)`: a defect ended a task.  `on_invalid(error)`: the shards look at their
+        invariants, and one does not hold."""
         self._cluster = cluster
         self._replicas = replicas
         self._fresh_ids = producer_ids
@@ -99,10 +103,11 @@ class TransactionCoordination:
             clock,
             holds_session=lambda: lifecycle.holds_session,
             leads=lambda partition: cluster.leads(TRANSACTION_STATE, partition),
+            on_failure=on_failure,
         )
         topics = Topics(lambda: cluster.state, lambda: cluster.serving)
         self._markers = MarkerSender(
-            topics, peers, clock, self._markers_written, cluster.node_id, self._write_markers_here
+            topics, peers, clock, self._markers_written, cluster.node_id, self._write_markers_here, on_failure
         )
         self._producer_ids: deque[int] = deque()
         self._refill: asyncio.Task[None] | None = None
@@ -227,7 +232,7 @@ class TransactionCoordination:
 
     def _refill_producer_ids(self) -> None:
         if self._refill is None or self._refill.done():
-            self._refill = asyncio.create_task(self._fill(), name="producer ids")
+            self._refill = spawn(self._fill(), "producer ids", _FILL_FAILED)
 
     async def _fill(self) -> None:
         try:

@@ -18,7 +18,7 @@ moved.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -30,8 +30,9 @@ from ...proto import controller_pb2 as pb
 from ...runtime import logs
 from ...runtime.calm_logs import Outage
 from ...runtime.clock import Clock, until_next
+from ...runtime.tasks import spawn
 from ...wire.errors import ErrorCode, KafkaError
-from .lease import AnsweredHeartbeat, Change, SessionLease
+from .session_lease import AnsweredHeartbeat, Change, SessionLease
 
 log = logs.get(__name__)
 
@@ -160,8 +161,7 @@ class BrokerLifecycle:
     def start(self, leaderships: Leaderships, unserved: UnservedReplicas) -> None:
         """After the registration: sends heartbeats.  Both parts are made after this one, and need it."""
         self._leaderships, self._unserved = leaderships, unserved
-        self._heartbeats = asyncio.create_task(self._heartbeat_forever(), name="heartbeats")
-        self._heartbeats.add_done_callback(self._ended)
+        self._heartbeats = self._spawn(self._heartbeat_forever(), "heartbeats")
         self._watch_anew()
 
     def _watch_anew(self) -> None:
@@ -169,19 +169,17 @@ class BrokerLifecycle:
         sleeps."""
         if self._watch is not None:
             self._watch.cancel()
-        self._watch = asyncio.create_task(self._watch_session(), name="session")
-        self._watch.add_done_callback(self._ended)
+        self._watch = self._spawn(self._watch_session(), "session")
 
     @property
     def in_flight(self) -> int:
         """Heartbeats that wait for their answers."""
         return len(self._in_flight)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task failed by a defect: the process ends.  A broker without heartbeats leads nothing, and would
-        not recover."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_superseded(f"its {task.get_name()} failed: {error!r}")
+    def _spawn(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
+        """A defect in the task ends the process: a broker without heartbeats leads nothing, and would not
+        recover."""
+        return spawn(work, name, lambda error: self._on_superseded(f"its {name} failed: {error!r}"))
 
     def heartbeat_soon(self) -> None:
         """Sends a heartbeat before the next regular one, because the controller should learn of a change.
@@ -247,13 +245,11 @@ class BrokerLifecycle:
             self._in_flight.pop(min(self._in_flight)).cancel()
         self._number += 1
         number = self._number
-        task = asyncio.create_task(self._heartbeat(number, sent_at), name="heartbeats")
-        self._in_flight[number] = task
+        task = self._in_flight[number] = self._spawn(self._heartbeat(number, sent_at), "heartbeats")
 
-        def over(ended: asyncio.Task[None]) -> None:
+        def over(_ended: asyncio.Task[None]) -> None:
             self._in_flight.pop(number, None)
             self._wake.set()
-            self._ended(ended)
 
         task.add_done_callback(over)
 

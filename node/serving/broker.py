@@ -19,7 +19,7 @@ from ..coordinators.producer_ids import ProducerIds
 from ..coordinators.transaction_coordination import TransactionCoordination
 from ..coordinators.transaction_enlistment import TransactionEnlistment
 from ..lifecycle.broker_lifecycle import BrokerLifecycle
-from ..lifecycle.reachability import Reachability
+from ..lifecycle.probing import Probing
 from ..observation.client_metrics import ClientMetrics
 from ..observation.metrics import Metrics
 from ..settings.configuration import Configuration
@@ -54,7 +54,7 @@ class Broker:
     groups: GroupCoordination
     enlistment: TransactionEnlistment
     lifecycle: BrokerLifecycle
-    reachability: Reachability
+    probing: Probing
     producer_ids: ProducerIds
     permissions: Permissions
     throttling: Throttling

@@ -37,6 +37,7 @@ from ...runtime.network import (
     LogLimiter,
     opening,
 )
+from ...runtime.tasks import spawn
 from ...runtime.turns import LoopTurns, Turn
 from ...runtime.unauthenticated import Unauthenticated
 from ...wire import api, codec, produce
@@ -147,7 +148,7 @@ class ClientConnection:
         self._must_authenticate = not self._authentication.is_over
         if self._must_authenticate:
             shared.unauthenticated.began(self, broker.clock.monotonic(), connection.abort)
-        self._worker = asyncio.create_task(self._work(), name=f"connection {connection.peer}")
+        self._worker = self._start_worker()
 
     # --- FrameHandler ---------------------------------------------------------------------------------------
 
@@ -199,9 +200,17 @@ class ClientConnection:
             return  # the worker finishes what it does, takes what is left, and ends
         self._worker.cancel()
         if self._frames:
-            self._worker = asyncio.create_task(self._work(), name=f"connection {self._connection.peer}, lost")
+            self._worker = self._start_worker()
 
     # --- requests -------------------------------------------------------------------------------------------
+
+    def _start_worker(self) -> asyncio.Task[None]:
+        return spawn(self._work(), f"connection {self._connection.peer}", self._worker_failed)
+
+    def _worker_failed(self, error: BaseException) -> None:
+        """A defect outside of a request: without a worker the connection would answer nothing more."""
+        log.failure("connection_failed", error, peer=self._connection.peer)
+        self._connection.close("internal error")
 
     async def _work(self) -> None:
         turns, account = self._turns, self._account
@@ -242,7 +251,7 @@ class ClientConnection:
             self._refuse("request_too_large" if too_large else error.code.name.lower(), str(error), lease)
         else:
             # A defect of the node: it closes this connection, and the others are not affected.
-            log.error("request_failed", peer=self._connection.peer, exc_info=error)
+            log.failure("request_failed", error, peer=self._connection.peer)
             self._refuse("internal_error", "internal error", lease)
 
     async def _serve(self, frame: memoryview, lease: FrameLease | None, started: float) -> None:

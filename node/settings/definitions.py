@@ -258,7 +258,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "queued.max.request.bytes": _int(
         256 << 20, "Bytes of requests in work on all connections; above, reading pauses.", 1 << 20
     ),
-    "max.connections": _int(10000, "Connections of all Kafka listeners; one more is closed at once.", 1),
+    "max.connections": _int(
+        10000, "Connections of all Kafka listeners; one more is closed at once.", 1, 2**31 - 1
+    ),
     "max.connections.per.ip": _int(
         2**31 - 1, "Connections of all Kafka listeners from one address.", 1, 2**31 - 1
     ),
@@ -308,7 +310,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         604800000, "A transactional id that is idle for this long is forgotten.", 1
     ),
     "producer.id.expiration.ms": _int(
-        86400000, "A producer id that is idle for this long is forgotten by a partition.", 1
+        86400000, "A producer id that is idle for this long is forgotten by a partition.", 1, 2**31 - 1
     ),
     "offsets.topic.num.partitions": _int(16, "Partitions of __consumer_offsets. Never change it.", 1, 10000),
     "offsets.topic.replication.factor": _int(3, "Replicas of __consumer_offsets.", 1, 32767),
@@ -368,9 +370,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "log.cleaner.enable": Setting(
         bool, True, "Clean compacted topics; the state topics grow for ever without it."
     ),
-    "log.cleaner.backoff.ms": _int(15000, "How long the cleaner waits when there is nothing to clean.", 10),
+    "log.cleaner.backoff.ms": _int(15000, "How long the cleaner waits when there is nothing to clean."),
     "log.cleaner.dedupe.buffer.size": _int(
-        128 << 20, "Most memory of the cleaner's key map, 24 bytes a slot.", 1024
+        128 << 20, "Most memory of the cleaner's key map, 24 bytes a slot.", 1 << 20
     ),
     "log.cleaner.io.max.bytes.per.second": _int(
         32 << 20, "The cleaner's reads and writes; 0: no limit. Changes at run time."

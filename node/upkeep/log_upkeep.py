@@ -33,6 +33,7 @@ from ...replication.replica.replica import Replica, Role
 from ...runtime import logs
 from ...runtime.clock import Clock, until_next
 from ...runtime.disk import OUT_OF_SPACE, Disk
+from ...runtime.tasks import OnFailure, spawn
 from ...storage.checkpoint import CheckpointInvalid
 from ...storage.cleaning.cleaner import (
     Cleaning,
@@ -152,8 +153,11 @@ class LogUpkeep:
         replicas: Callable[[], Iterable[Replica]],
         request_flush: Callable[[Log], None],
         setting: Callable[[str], int],
+        on_failure: OnFailure,
     ) -> None:
-        """`setting`: the present value of one that may change while the node runs."""
+        """`setting`: the present value of one that may change while the node runs.  `on_failure(error)`: a
+        defect ended a task."""
+        self._on_failure = on_failure
         self._setting = setting
         self._configuration = configuration
         self._disk = disk
@@ -170,10 +174,10 @@ class LogUpkeep:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks.append(asyncio.create_task(self._retain_forever(), name="retention"))
-        self._tasks.append(asyncio.create_task(self._flush_by_time(), name="timed-flushes"))
+        self._tasks.append(spawn(self._retain_forever(), "retention", self._on_failure))
+        self._tasks.append(spawn(self._flush_by_time(), "timed-flushes", self._on_failure))
         if self._configuration.flag("log.cleaner.enable"):
-            self._tasks.append(asyncio.create_task(self._clean_forever(), name="cleaner"))
+            self._tasks.append(spawn(self._clean_forever(), "cleaner", self._on_failure))
 
     async def stop(self) -> None:
         """Ends a cleaning at the next piece of work; after this no log is touched any more."""

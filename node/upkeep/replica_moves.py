@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...runtime.tasks import OnFailure, spawn
 from ...storage.folders.data_folders import DataFolders
 from ...storage.moving.future_replica import SLICE_BYTES, FutureReplica
 from ...wire.errors import ErrorCode, KafkaError
@@ -36,9 +37,11 @@ class ReplicaMoves:
         clock: Clock,
         rate: Callable[[], int | None],
         is_full: Callable[[Path], bool],
+        on_failure: OnFailure,
     ) -> None:
         """`rate()`: bytes a second at present; None: no limit, 0: nothing moves.  `is_full(folder)`: what is
-        left of that disk is for the node itself."""
+        left of that disk is for the node itself.  `on_failure(error)`: a defect ended the task."""
+        self._on_failure = on_failure
         self._directory = directory
         self._clock = clock
         self._rate = rate
@@ -51,7 +54,7 @@ class ReplicaMoves:
         self.copied_bytes = 0
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name="replica-moves")
+        self._task = spawn(self._run(), "replica-moves", self._on_failure)
 
     async def stop(self) -> None:
         """After this no log is touched any more; moves go on at the next start."""

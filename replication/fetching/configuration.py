@@ -29,7 +29,7 @@ class ReplicationLimits:
 class ReplicationConfig:
     """Settings that hold as long as the node runs, and what `limits` begin with."""
 
-    replica_lag_time_max_ms: int = 30_000
+    replica_lag_time_max_ms: int = 10_000
     high_watermark_checkpoint_interval_ms: int = 5_000
     waiting_acks_max: int = 100_000
     limits: ReplicationLimits = field(default_factory=ReplicationLimits)

@@ -25,6 +25,7 @@ from typing import Protocol
 from ...runtime import logs
 from ...runtime.calm_logs import Outage, RateLimitedLines
 from ...runtime.clock import Clock
+from ...runtime.tasks import OnFailure, spawn
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartition
 from ..partition.follower import (
@@ -92,9 +93,12 @@ class LeaderFetcher:
         take_offline: TakeOffline,
         require_room: Callable[[Replica], None],
         throttle: CatchUpThrottle,
+        on_failure: OnFailure,
     ) -> None:
         """`flush(replicas)` makes their logs durable (a failure takes the replica offline); `require_room`
-        raises KAFKA_STORAGE_ERROR when the disk takes no more records.  All fetchers share `throttle`."""
+        raises KAFKA_STORAGE_ERROR when the disk takes no more records.  All fetchers share `throttle`.
+        `on_failure(error)`: a defect ended the task in spite of its own handler."""
+        self._on_failure = on_failure
         self.leader_id = leader_id
         self._node_id = node_id
         self._clock = clock
@@ -121,7 +125,7 @@ class LeaderFetcher:
         return len(self._followed)
 
     def start(self) -> None:
-        self._main = asyncio.get_running_loop().create_task(self._run(), name=f"fetch-from-{self.leader_id}")
+        self._main = spawn(self._run(), f"fetch-from-{self.leader_id}", self._on_failure)
 
     async def close(self) -> None:
         tasks = [task for task in (self._main, self._extra) if task is not None]
@@ -142,8 +146,8 @@ class LeaderFetcher:
         self._due[replica.key] = None
         self._wake.set()
         if state is ListingState.NEW and self._extra is None:
-            self._extra = asyncio.get_running_loop().create_task(
-                self._fetch_newly_assigned(), name=f"fetch-aside-{self.leader_id}"
+            self._extra = spawn(
+                self._fetch_newly_assigned(), f"fetch-aside-{self.leader_id}", self._on_failure
             )
 
     def remove(self, key: Key) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ...runtime.calm_logs import RateLimitedLines
 from ...runtime.clock import Clock
+from ...runtime.tasks import OnFailure
 from ..replica.catch_up_throttle import CatchUpThrottle
 from ..replica.replica import Replica, TakeOffline
 from .configuration import ReplicationLimits
@@ -28,6 +29,7 @@ class FetcherManager:
         flush: Callable[[Sequence[Replica]], Awaitable[None]],
         take_offline: TakeOffline,
         require_room: Callable[[Replica], None],
+        on_failure: OnFailure,
     ) -> None:
         """`flush` makes durable what the next fetch acknowledges; `require_room` raises KAFKA_STORAGE_ERROR
         for a replica whose disk is full."""
@@ -39,6 +41,7 @@ class FetcherManager:
         self._flush = flush
         self._take_offline = take_offline
         self._require_room = require_room
+        self._on_failure = on_failure
         self._throttle = CatchUpThrottle(lambda: limits.follower_throttled_bytes_per_s)
         self.by_leader: dict[int, LeaderFetcher] = {}
 
@@ -53,7 +56,7 @@ class FetcherManager:
         fetcher = LeaderFetcher(
             self._node_id, leader_id, self._clock, self._transport_factory(leader_id), self._config,
             broker_epoch=self._broker_epoch, flush=self._flush, take_offline=self._take_offline,
-            require_room=self._require_room, throttle=self._throttle,
+            require_room=self._require_room, throttle=self._throttle, on_failure=self._on_failure,
         )  # fmt: skip
         fetcher.start()
         return fetcher

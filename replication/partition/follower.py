@@ -38,7 +38,7 @@ from ...wire.errors import ErrorCode
 
 
 class EpochEndView(Protocol):
-    """`storage.log.EpochEnd`: an epoch and its exclusive end offset; (-1, -1) when undefined."""
+    """`storage.epoch_cache.EpochEnd`: an epoch and its exclusive end offset; (-1, -1) when undefined."""
 
     @property
     def epoch(self) -> int: ...
@@ -189,16 +189,16 @@ class PartitionFollower:
     def _truncation_point(self, diverging: tuple[int, int], log: LogView) -> int:
         """The offset up to which both logs may agree, given the leader's (epoch, end offset); the next fetch
         checks it."""
-        leader_epoch, leader_end = diverging
-        # the follower's largest epoch that is not above the leader's, and its end
-        own = log.epoch_end(leader_epoch)
-        # no history to compare, or one that ends below the leader's epoch: the leader's end alone decides
+        diverging_epoch, leader_end = diverging
+        # the follower's largest epoch that is not above that one, and its end
+        own = log.epoch_end(diverging_epoch)
+        # no history to compare, or one that ends below the diverging epoch: the leader's end alone decides
         if own.end_offset < 0:
             return min(leader_end, log.log_end_offset)
-        # it has none of the leader's epoch: it keeps its older epochs, which the next fetch compares
-        if own.epoch < leader_epoch:
+        # it has none of the diverging epoch: it keeps its older epochs, which the next fetch compares
+        if own.epoch < diverging_epoch:
             return min(own.end_offset, log.log_end_offset)
-        # both have the epoch, or all of the follower's are newer (then `end_of` gives the start of its
+        # both have the epoch, or all of the follower's are newer (then `epoch_end` gives the start of its
         # first): they agree up to the smaller end
         return min(leader_end, own.end_offset, log.log_end_offset)
 

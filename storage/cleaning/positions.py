@@ -17,7 +17,7 @@ from ..checkpoint import RowShapes, encode_checkpoint, parse_checkpoint
 from ..log.log import Log
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
-CLEANER_CHECKPOINT_SHAPES: RowShapes = {1: 5}
+CLEANER_CHECKPOINT_SHAPES = RowShapes({1: 5}, writes=1)
 PositionKey = tuple[UUID, int]
 
 
@@ -51,7 +51,7 @@ def encode_positions(positions: Mapping[PositionKey, CleanerPosition]) -> bytes:
             positions.items(), key=lambda row: (row[0][0].bytes, row[0][1])
         )
     )
-    return encode_checkpoint(rows)
+    return encode_checkpoint(rows, CLEANER_CHECKPOINT_SHAPES.writes)
 
 
 def decode_positions(data: bytes) -> dict[PositionKey, CleanerPosition]:

@@ -22,7 +22,7 @@ from ..checkpoint import CheckpointInvalid, RowShapes, encode_checkpoint, parse_
 from ..durability.flush_notes import FLUSH_NOTES, FlushNotes, Identity, read_flush_notes
 
 PARTITION_CHECKPOINT = "partition-checkpoint"
-PARTITION_CHECKPOINT_SHAPES: RowShapes = {1: 5}
+PARTITION_CHECKPOINT_SHAPES = RowShapes({1: 5}, writes=1)
 log = logs.get(__name__)
 
 PartitionKey = tuple[str, int]
@@ -135,7 +135,9 @@ class FolderNotes:
     def _write(self, rows: dict[PartitionKey, PartitionCheckpoint]) -> None:
         if rows == self._written:
             return
-        content = encode_checkpoint((*key, *row) for key, row in sorted(rows.items()))
+        content = encode_checkpoint(
+            ((*key, *row) for key, row in sorted(rows.items())), PARTITION_CHECKPOINT_SHAPES.writes
+        )
         with self._reporting_failure():
             self._disk.write_atomic(self._path, content)
         self._written = rows

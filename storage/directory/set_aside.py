@@ -19,7 +19,7 @@ from .folder_notes import PartitionKey
 
 DAMAGED_SUFFIX = "-damaged"
 SET_ASIDE = "set-aside"
-SET_ASIDE_SHAPES: RowShapes = {1: 3}
+SET_ASIDE_SHAPES = RowShapes({1: 3}, writes=1)
 log = logs.get(__name__)
 
 
@@ -34,7 +34,9 @@ class DamagedRetention:
 def note_set_aside(disk: Disk, directory: Path, now_ms: int, key: PartitionKey | None) -> None:
     """Writes the note beside the log; on a full disk it writes nothing.  Raises OSError."""
     try:
-        disk.write_atomic(directory / SET_ASIDE, encode_checkpoint([(now_ms, *(key or ("?", -1)))]))
+        disk.write_atomic(
+            directory / SET_ASIDE, encode_checkpoint([(now_ms, *(key or ("?", -1)))], SET_ASIDE_SHAPES.writes)
+        )
     except OSError as error:
         if error.errno not in OUT_OF_SPACE:
             raise

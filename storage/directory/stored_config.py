@@ -18,13 +18,14 @@ from ..checkpoint import RowShapes, decode_checkpoint, encode_checkpoint
 from ..topic_config import CleanupPolicy, FlushPolicy, LogConfig, TimestampType
 
 LOG_CONFIG = "log-config"
-LOG_CONFIG_SHAPES: RowShapes = {1: 2}
+LOG_CONFIG_SHAPES = RowShapes({1: 2}, writes=1)
 _ENUMS: dict[str, type[Enum]] = {"flush_policy": FlushPolicy, "timestamp_type": TimestampType}
 
 
 def encode_config(config: LogConfig) -> bytes:
     return encode_checkpoint(
-        (field.name, _text(getattr(config, field.name))) for field in fields(config) if field.init
+        ((field.name, _text(getattr(config, field.name))) for field in fields(config) if field.init),
+        LOG_CONFIG_SHAPES.writes,
     )
 
 

@@ -27,7 +27,6 @@ from pathlib import Path
 from ...runtime import faults, logs
 from ...runtime.disk import OUT_OF_SPACE, Disk
 from ...runtime.kernel_sync import KernelSync, Sync
-from ..checkpoint import encode_checkpoint
 from ..epoch_cache import EPOCH_CHECKPOINT, EpochCache
 from ..producers.producer_snapshot import encode_snapshot
 from ..producers.producer_state import ProducerState
@@ -215,7 +214,7 @@ class Durability:
             self._is_there(path, data) for path, data in wanted
         ):
             self.add_complete(active, derived)
-        if not self._is_there(self._directory / EPOCH_CHECKPOINT, encode_checkpoint(epochs.entries())):
+        if not self._is_there(self._directory / EPOCH_CHECKPOINT, epochs.encode()):
             self.epochs_changed(active.next_offset)
 
     def _is_there(self, path: Path, data: bytes) -> bool:
@@ -293,7 +292,7 @@ class Durability:
         assert self._ticket is None, "a flush of this log is running"
         derived: dict[Path, bytes] = {}
         if self.waits.epochs_from is not None:
-            derived[self._directory / EPOCH_CHECKPOINT] = encode_checkpoint(epochs.entries())
+            derived[self._directory / EPOCH_CHECKPOINT] = epochs.encode()
         derived.update(self.waits.derived)
         obsolete: Path | None = None
         in_offset_gap = producers.end_offset == self._offset_gap[1]
@@ -339,7 +338,7 @@ class Durability:
             log.warning("derived_files_not_written", directory=self._directory, reason=ticket.derived_error)
         for path in ticket.written:
             if path.name == EPOCH_CHECKPOINT:
-                if encode_checkpoint(epochs.entries()) == ticket.derived[path]:
+                if epochs.encode() == ticket.derived[path]:
                     waits.epochs_from = None
             elif waits.derived.get(path) is ticket.derived[path]:
                 del waits.derived[path]
@@ -371,7 +370,7 @@ class Durability:
         file = self._disk.open(self._prepared_epochs, create=True)
         try:
             file.truncate(0)
-            file.write_at(0, encode_checkpoint(epochs.entries()))
+            file.write_at(0, epochs.encode())
             file.sync_data()
         finally:
             file.close()

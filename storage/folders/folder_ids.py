@@ -17,7 +17,7 @@ from ..checkpoint import CheckpointInvalid, RowShapes, decode_checkpoint, encode
 from ..directory.folder_owner import DirectoryRefused
 
 DATA_FOLDERS = "data-folders"
-DATA_FOLDERS_SHAPES: RowShapes = {1: 2}
+DATA_FOLDERS_SHAPES = RowShapes({1: 2}, writes=1)
 _NODE, _MEMBER = "node", "member"
 log = logs.get(__name__)
 
@@ -60,7 +60,7 @@ class FolderIds:
             self.directory_id = nodes[0] if nodes else present[0]
         if not failed_count and self.directory_id and all(present):
             rows = [(_NODE, self.directory_id), *((_MEMBER, each) for each in sorted(present))]
-            self._content = encode_checkpoint(rows)
+            self._content = encode_checkpoint(rows, DATA_FOLDERS_SHAPES.writes)
             self._unwritten = {path / DATA_FOLDERS for path in opened}
             self.write()
 

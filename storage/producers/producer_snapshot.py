@@ -16,20 +16,24 @@ used; an older one and a longer replay take its place.  One of another version i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from struct import error as struct_error
 
 from crc32c import crc32c
 
+from ..checkpoint import Versions
 from .producer_state import BatchMetadata, ProducerEntry, ProducerState
 
-SNAPSHOT_VERSION = 1
 _CRC = Struct(">I")
 _VERSION = Struct(">H")
 _HEAD = Struct(">HqII")
 _PRODUCER = Struct(">qhiqqB")
 _BATCH = Struct(">iqiq")
 _UNREPLICATED = Struct(">qq")
+_Content = tuple[list[ProducerEntry], list[tuple[int, int]], int]
+"""Producers, ended transactions that are not replicated, and the end offset."""
+_Reader = Callable[[bytes], _Content]
 
 
 class SnapshotInvalid(Exception):
@@ -43,7 +47,7 @@ class SnapshotOfOtherVersion(SnapshotInvalid):
 def encode_snapshot(state: ProducerState) -> bytes:
     """The state as of `state.end_offset`."""
     unreplicated = state.unreplicated
-    parts = [_HEAD.pack(SNAPSHOT_VERSION, state.end_offset, len(state), len(unreplicated))]
+    parts = [_HEAD.pack(SNAPSHOT_VERSIONS.writes, state.end_offset, len(state), len(unreplicated))]
     for entry in state.entries():
         first = -1 if entry.transaction_first_offset is None else entry.transaction_first_offset
         parts.append(
@@ -65,38 +69,43 @@ def encode_snapshot(state: ProducerState) -> bytes:
 def check_snapshot(data: bytes) -> None:
     """The file is unchanged since it was written, in a version that is read; much cheaper than decoding it.
     Raises SnapshotInvalid."""
+    _reader_of(data)
+
+
+def _reader_of(data: bytes) -> _Reader:
     if data[: _CRC.size] != _CRC.pack(crc32c(data[_CRC.size :])) or len(data) < _CRC.size + _VERSION.size:
         raise SnapshotInvalid("its checksum is wrong")
     (version,) = _VERSION.unpack_from(data, _CRC.size)
-    if version != SNAPSHOT_VERSION:
-        known = f"this release reads version {SNAPSHOT_VERSION} of it"
-        raise SnapshotOfOtherVersion(f"it has version {version}; {known}")
+    if version not in SNAPSHOT_VERSIONS.reads:
+        raise SnapshotOfOtherVersion(f"it {SNAPSHOT_VERSIONS.other(version)}")
+    return SNAPSHOT_VERSIONS.reads[version]
 
 
 def decode_snapshot(data: bytes, state: ProducerState) -> None:
     """Loads a snapshot into an empty `state`.  Raises SnapshotInvalid, and then `state` is still empty."""
-    check_snapshot(data)
+    read = _reader_of(data)
     try:
-        _, end_offset, producers, pairs = _HEAD.unpack_from(data, _CRC.size)
-        entries: list[ProducerEntry] = []
-        position = _CRC.size + _HEAD.size
-        for _ in range(producers):
-            producer_id, epoch, coordinator_epoch, timestamp, first, count = _PRODUCER.unpack_from(
-                data, position
-            )
-            position += _PRODUCER.size
-            batches = tuple(
-                BatchMetadata(*_BATCH.unpack_from(data, position + i * _BATCH.size)) for i in range(count)
-            )
-            position += count * _BATCH.size
-            entries.append(
-                ProducerEntry(
-                    producer_id, epoch, coordinator_epoch, timestamp, None if first < 0 else first, batches
-                )
-            )
-        unreplicated = [
-            _UNREPLICATED.unpack_from(data, position + i * _UNREPLICATED.size) for i in range(pairs)
-        ]
+        content = read(data)
     except struct_error as error:
         raise SnapshotInvalid(f"it is cut short: {error}") from None
-    state.restore(entries, unreplicated, end_offset)
+    state.restore(*content)
+
+
+def _read_version_1(data: bytes) -> _Content:
+    _, end_offset, producers, pairs = _HEAD.unpack_from(data, _CRC.size)
+    entries: list[ProducerEntry] = []
+    position = _CRC.size + _HEAD.size
+    for _ in range(producers):
+        producer_id, epoch, coordinator_epoch, timestamp, first, count = _PRODUCER.unpack_from(data, position)
+        position += _PRODUCER.size
+        batches = tuple(
+            BatchMetadata(*_BATCH.unpack_from(data, position + i * _BATCH.size)) for i in range(count)
+        )
+        position += count * _BATCH.size
+        first_offset = None if first < 0 else first
+        entries.append(ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, first_offset, batches))
+    unreplicated = [_UNREPLICATED.unpack_from(data, position + i * _UNREPLICATED.size) for i in range(pairs)]
+    return entries, unreplicated, end_offset
+
+
+SNAPSHOT_VERSIONS: Versions[_Reader] = Versions({1: _read_version_1}, writes=1)

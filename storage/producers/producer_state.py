@@ -29,9 +29,10 @@ from __future__ import annotations
 import enum
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import BatchHeader, ControlType, Marker, next_sequence
@@ -67,49 +68,25 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+@dataclass(slots=True, eq=False)
 class ProducerEntry:
     """One producer at one partition.  `batches` is an immutable tuple, so that a copy is cheap.
 
-    `idle_since_ms` is when `expire` first found it without an append since (-1: not yet); it belongs to this
-    process, not to the log, and a copy, which is made to append, begins without it.
+    Fields with `init` are of the log: a copy, a comparison and a snapshot have all of them.
     """
 
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "idle_since_ms",
-        "last_timestamp_ms",
-        "producer_id",
-        "transaction_first_offset",
-    )
-
-    def __init__(
-        self,
-        producer_id: int,
-        epoch: int = NO_EPOCH,
-        coordinator_epoch: int = NO_EPOCH,
-        last_timestamp_ms: int = -1,
-        transaction_first_offset: int | None = None,
-        batches: tuple[BatchMetadata, ...] = (),
-    ) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.coordinator_epoch = coordinator_epoch
-        self.last_timestamp_ms = last_timestamp_ms
-        self.transaction_first_offset = transaction_first_offset
-        self.batches = batches
-        self.idle_since_ms = -1
+    producer_id: int
+    epoch: int = NO_EPOCH
+    coordinator_epoch: int = NO_EPOCH
+    last_timestamp_ms: int = -1
+    transaction_first_offset: int | None = None
+    batches: tuple[BatchMetadata, ...] = ()
+    idle_since_ms: int = field(default=-1, init=False)
+    """When `expire` first found it without an append since (-1: not yet).  It belongs to this process, and a
+    copy, which is made to append, begins without it."""
 
     def copy(self) -> ProducerEntry:
-        return ProducerEntry(
-            self.producer_id,
-            self.epoch,
-            self.coordinator_epoch,
-            self.last_timestamp_ms,
-            self.transaction_first_offset,
-            self.batches,
-        )
+        return ProducerEntry(*_fields_of_the_log(self))
 
     @property
     def last_sequence(self) -> int:
@@ -132,15 +109,13 @@ class ProducerEntry:
             self.batches = ()
 
     def as_tuple(self) -> tuple[object, ...]:
-        """The whole state of this entry, for comparisons."""
-        return (
-            self.producer_id,
-            self.epoch,
-            self.coordinator_epoch,
-            self.last_timestamp_ms,
-            self.transaction_first_offset,
-            self.batches,
-        )
+        """All that the log says of it, for comparisons."""
+        return _fields_of_the_log(self)
+
+
+_fields_of_the_log: Callable[[ProducerEntry], tuple[Any, ...]] = attrgetter(
+    *(each.name for each in fields(ProducerEntry) if each.init)
+)
 
 
 class VerificationGuard:
@@ -625,7 +600,7 @@ class ProducerState:
 
     # ---- verification --------------------------------------------------------------------------------------
 
-    def fence_and_guard(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
+    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> VerificationGuard:
         """A guard for the first append of a transaction; requests of one transaction that come together share
         it.
 

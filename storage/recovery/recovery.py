@@ -49,7 +49,7 @@ from ...runtime import logs
 from ...runtime.disk import Disk
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import decode_marker
-from ..checkpoint import CheckpointInvalid, encode_checkpoint, parse_checkpoint
+from ..checkpoint import CheckpointInvalid, parse_checkpoint
 from ..epoch_cache import EPOCH_CHECKPOINT, EPOCH_CHECKPOINT_SHAPES, EpochCache, parse_epoch
 from ..producers.producer_snapshot import (
     SnapshotInvalid,
@@ -625,7 +625,7 @@ def _make_durable(
     for segment, following in pairwise(loaded.segments[first:]):
         loader.pending_files.write_indexes(segment, following.base_offset)
         segment.next_offset = following.base_offset  # cleaning may have emptied its end
-    epochs = encode_checkpoint(loaded.epochs.entries())
+    epochs = loaded.epochs.encode()
     loader.pending_files.write_epochs(loader.directory / EPOCH_CHECKPOINT, epochs, epochs_known_to)
     for offset, snapshot in snapshots.items():  # last: they prove that all other files are durable
         if loader.pending_files.write(segment_path(loader.directory, offset, "snapshot"), snapshot):

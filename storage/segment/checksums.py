@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from ..checkpoint import RowShapes, encode_checkpoint, parse_checkpoint
 
-CHECKSUMS_SHAPES: RowShapes = {1: 9}
+CHECKSUMS_SHAPES = RowShapes({1: 9}, writes=1)
 STILL_OPEN = -1
 """End offset of a segment that was active: the base offset of the next one was not known yet."""
 
@@ -50,7 +50,7 @@ class SegmentChecksums(NamedTuple):
     aborted_crc: int
 
     def encode(self) -> bytes:
-        return encode_checkpoint([self])
+        return encode_checkpoint([self], CHECKSUMS_SHAPES.writes)
 
     def vouches_for(self, index: bytes, time_index: bytes) -> bool:
         """Whether the two index files with these contents match."""

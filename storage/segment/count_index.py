@@ -46,13 +46,13 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from ...wire.records import BatchHeader, ControlType, Marker
+from ..checkpoint import Versions
 from ..producers.producer_state import CompletedTransaction
 
 INTERVALS_PER_ENTRY = 16
 """Index intervals between two entries: with the default of 4 KiB, at most 64 KiB of batches are walked over
 at an end."""
 RUN_BYTES = 1 << 20
-COUNT_INDEX_VERSION = 1
 HEAD = Struct(">IHHIIIIIII")
 RUN = Struct(">qIII")
 ENTRY = Struct(">III")
@@ -287,9 +287,8 @@ class CountIndex:
             RUN.pack(run.producer_id, run.first - base, run.last - base, run.records) for run in total.runs
         )
         head = HEAD.pack(
-            0, COUNT_INDEX_VERSION, 0, segment_bytes, total.records, len(total.runs), len(self._offsets),
-            max(0, self.last_position),
-            batch_crc, crc32c(entries),
+            0, COUNT_INDEX_VERSIONS.writes, 0, segment_bytes, total.records, len(total.runs),
+            len(self._offsets), max(0, self.last_position), batch_crc, crc32c(entries),
         )[_CRC_BYTES:]  # fmt: skip
         return crc32c(runs, crc32c(head)).to_bytes(_CRC_BYTES, "big") + head + runs + entries
 
@@ -312,7 +311,7 @@ class StoredCounts(NamedTuple):
 
 
 def runs_in(head: bytes) -> int:
-    """How many runs follow on the head of a file.  Raises CountIndexInvalid."""
+    """How many runs follow on the head of a file; every version says it there.  Raises CountIndexInvalid."""
     try:
         return int(HEAD.unpack_from(head)[5])
     except struct_error:
@@ -323,15 +322,21 @@ def runs_in(head: bytes) -> int:
 
 def decode_head(data: bytes, base_offset: int) -> StoredCounts:
     """Reads what stands before the entries.  Raises CountIndexInvalid."""
+    runs_in(data)
+    version = HEAD.unpack_from(data)[1]
+    if version not in COUNT_INDEX_VERSIONS.reads:
+        raise CountIndexInvalid(f"it {COUNT_INDEX_VERSIONS.other(version)}")
+    return COUNT_INDEX_VERSIONS.reads[version](data, base_offset)
+
+
+def _read_version_1(data: bytes, base_offset: int) -> StoredCounts:
     runs = runs_in(data)
-    crc, version, _, size, records, _, entries, last_position, batch_crc, entries_crc = HEAD.unpack_from(data)
+    crc, _, _, size, records, _, entries, last_position, batch_crc, entries_crc = HEAD.unpack_from(data)
     end = HEAD.size + RUN.size * runs
     if len(data) < end:
         raise CountIndexInvalid(f"{len(data)} bytes are too few for {runs} runs")
     if crc32c(data[_CRC_BYTES:end]) != crc:
         raise CountIndexInvalid("its checksum is wrong")
-    if version != COUNT_INDEX_VERSION:
-        raise CountIndexInvalid(f"version {version} is not known")
     if bool(entries) != bool(size):
         raise CountIndexInvalid(f"{entries} entries for {size} bytes")
     rows = RUN.iter_unpack(data[HEAD.size : end])
@@ -340,6 +345,11 @@ def decode_head(data: bytes, base_offset: int) -> StoredCounts:
         tuple(Run(pid, base_offset + first, base_offset + last, count) for pid, first, last, count in rows),
     )
     return StoredCounts(total, size, entries, last_position, batch_crc, entries_crc)
+
+
+COUNT_INDEX_VERSIONS: Versions[Callable[[bytes, int], StoredCounts]] = Versions(
+    {1: _read_version_1}, writes=1
+)
 
 
 def decode_count_index(

@@ -38,7 +38,7 @@ SEGMENT_SUFFIXES = ("log", *INDEX_SUFFIXES, "txnindex")
 CLEANED = ".cleaned"
 DELETED = ".deleted"
 _SWAP = ".swap"
-SWAP_SHAPES: RowShapes = {1: 2}
+SWAP_SHAPES = RowShapes({1: 2}, writes=1)
 _OLD, _NEW = "old", "new"
 log = logs.get(__name__)
 
@@ -62,7 +62,7 @@ def decide_swap(disk: Disk, directory: Path, old_bases: Iterable[int], new_base:
     assert "log" in new
     rows = [(_OLD, base) for base in old_bases] + [(_NEW, suffix) for suffix in new]
     path = swap_path(directory, new_base)
-    disk.write_atomic(path, encode_checkpoint(rows))
+    disk.write_atomic(path, encode_checkpoint(rows, SWAP_SHAPES.writes))
     faults.point("log.swap_decided", directory=directory.name)
     return path
 

@@ -18,7 +18,7 @@ from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
 from tidegate.controller.raft.messages import Hello
-from tidegate.node.lifecycle.reachability import Question
+from tidegate.node.lifecycle.probing import Question
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.proto import controller_pb2 as pb
 from tidegate.tests.certificates import lifetime

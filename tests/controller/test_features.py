@@ -22,6 +22,7 @@ from tidegate.controller.state.model import (
     FORMER_METADATA_VERSION,
     METADATA_VERSION,
     OPERATION_LEVELS,
+    RELEASED_LEVEL,
     metadata_level,
     name_of_metadata_level,
 )
@@ -371,6 +372,32 @@ FIRST_NODE_SETTINGS = frozenset(
         "unclean.leader.election.enable",
     ]
 )
+
+
+BROUGHT = {
+    2: {"unregister_broker"},
+    3: {"change_node_config"},
+    4: {
+        "change_resource_config", "cleanup.policy=", "compression.gzip.level", "compression.lz4.level",
+        "compression.type=gzip", "compression.type=lz4", "compression.type=snappy",
+        "compression.type=uncompressed", "compression.type=zstd", "compression.zstd.level",
+        "file.delete.delay.ms", "flush.messages", "flush.ms", "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas", "local.retention.bytes", "local.retention.ms", "preallocate",
+        "remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable",
+    },
+}  # fmt: skip
+"""What each level that a release has brought, after the first."""
+
+
+def test_nothing_new_gets_a_level_that_a_release_has() -> None:
+    levels = {**OPERATION_LEVELS, **features.SETTING_LEVELS, **node_settings.LATER_NODE_SETTINGS}
+    for name, of_values in features.VALUE_LEVELS.items():
+        levels |= {f"{name}={value}": level for value, level in of_values.items()}
+    assert {
+        level: {name for name, its in levels.items() if its == level}
+        for level in range(2, RELEASED_LEVEL + 1)
+    } == BROUGHT
+    assert RELEASED_LEVEL <= SUPPORTED[METADATA_VERSION][1] <= RELEASED_LEVEL + 1
 
 
 def test_every_setting_and_value_has_the_level_that_it_came_with() -> None:

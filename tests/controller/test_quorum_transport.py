@@ -26,6 +26,7 @@ class Voter:
 
     def __init__(self, node_id: int, voters: dict[int, tuple[str, int]], cluster_id: str = "blue") -> None:
         self.events: list[PeerEvent] = []
+        self.failures: list[BaseException] = []
         self.takes_messages = True
         self.transport = QuorumTransport(
             node_id=node_id,
@@ -34,6 +35,7 @@ class Voter:
             listen=voters[node_id],
             clock=SystemClock(),
             inbox=self._take,
+            on_failure=self.failures.append,
         )
 
     def _take(self, event: PeerEvent) -> bool:

@@ -135,7 +135,7 @@ def test_roles_change_only_as_the_voters_table_says(monkeypatch: pytest.MonkeyPa
         return ready
 
     monkeypatch.setattr(Voter, "step", watched)
-    for seed in range(10):
+    for seed in range(14):
         QuorumSimulation(QuorumOptions.draw(seed, 3)).run()
     follower, candidate, leads = Role.FOLLOWER, Role.CANDIDATE, Role.LEADER
     assert changes - {(role, role) for role in Role} == {

@@ -83,6 +83,7 @@ class Hosted:
         self.holds_session = True
         self.leads = False
         self.clock = clock or SystemClock()
+        self.failures: list[BaseException] = []
         self.log = Log.open(
             RealDisk(), directory / "state-0", topic="state", partition=0, config=LogConfig(), clean=False,
             recovery_point=0,
@@ -97,6 +98,7 @@ class Hosted:
             self.clock,
             holds_session=lambda: self.holds_session,
             leads=lambda _partition: self.leads,
+            on_failure=self.failures.append,
         )
 
     def append(self, partition: int, leader_epoch: int, batch: bytes, guard: object | None = None) -> int:
@@ -150,6 +152,14 @@ async def test_a_shard_is_loaded_in_chunks_and_the_loop_goes_on_meanwhile(
         turns += 1
     assert turns > 20
     assert await hosted.host.ask_partition(0, "read") == values
+
+
+async def test_a_defect_in_the_ticks_is_reported(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ticks no member's session ends, and no transaction times out."""
+    monkeypatch.setattr(hosted.runtime, "tick", None)
+    hosted.host.on_elected(0, 1, hosted.log)
+    await eventually(lambda: bool(hosted.failures))
+    assert isinstance(hosted.failures[0], TypeError)
 
 
 async def test_an_empty_log_is_served_at_once(hosted: Hosted) -> None:
@@ -261,7 +271,7 @@ async def test_a_log_that_cannot_be_read_is_not_served(hosted: Hosted) -> None:
     assert await code_of(hosted.host.ask_partition(0, "read")) is ErrorCode.NOT_COORDINATOR
 
 
-@pytest.mark.parametrize("trouble", ["load", "append"])
+@pytest.mark.parametrize("trouble", ["load", "defect", "append"])
 async def test_a_shard_that_failed_is_loaded_again_by_the_same_leader(
     hosted: Hosted, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
@@ -270,6 +280,8 @@ async def test_a_shard_that_failed_is_loaded_again_by_the_same_leader(
     with monkeypatch.context() as broken:
         if trouble == "load":
             broken.setattr(hosted.log, "read", _cannot_read)
+        elif trouble == "defect":
+            broken.setattr(hosted.runtime, "load_batches", None)
         hosted.host.on_elected(0, 1, hosted.log)
         if trouble == "append":
             await hosted.until(Phase.ACTIVE)

@@ -7,7 +7,7 @@ import asyncio
 import errno
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -262,14 +262,11 @@ async def test_a_node_whose_housekeeping_ends_by_a_defect_ends() -> None:
     """Nothing else makes the reserve anew: once it was released, writers would be refused until an operator
     acts."""
     reported: list[BaseException] = []
-    ended = asyncio.Event()
 
     async def keep_house() -> None:
         raise KeyError("a defect")
 
-    node = cast(Node, SimpleNamespace(_fail_stop=reported.append))
-    task = asyncio.create_task(keep_house())
-    task.add_done_callback(lambda done: Node._housekeeping_ended(node, done))
-    task.add_done_callback(lambda _done: ended.set())
-    await ended.wait()
+    node = cast(Node, SimpleNamespace(_fail_stop=reported.append, _housekeep=keep_house))
+    Node._start_housekeeping(node)
+    await asyncio.gather(cast(Any, node)._housekeeping, return_exceptions=True)
     assert [type(error) for error in reported] == [KeyError]

@@ -58,7 +58,7 @@ class Appends:
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         return False
 
-    def fence_and_guard(self, producer_id: int, epoch: int, sequence: int) -> str:
+    def start_verification(self, producer_id: int, epoch: int, sequence: int) -> str:
         self.guards += 1
         return f"guard {self.guards}"
 
@@ -270,7 +270,12 @@ def test_the_group_coordinator_reads_topics_and_passes_on_failed_shards() -> Non
     topics = {"kept": SimpleNamespace(topic_id=UUID(int=1), partitions={0: None})}
     cluster, replicas, lifecycle = SimpleNamespace(state=SimpleNamespace(topics=topics)), None, None
     groups = GroupCoordination(
-        cast(Any, configuration), cast(Any, cluster), cast(Any, replicas), cast(Any, lifecycle), ManualClock()
+        cast(Any, configuration),
+        cast(Any, cluster),
+        cast(Any, replicas),
+        cast(Any, lifecycle),
+        ManualClock(),
+        list[BaseException]().append,
     )
     runtime = groups._host.runtime
     shard = cast(Any, runtime)._factory(0, 1)

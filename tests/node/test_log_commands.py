@@ -59,8 +59,10 @@ def partition(root: Path, name: str, *batches: bytes) -> Path:
     folder = root / name
     folder.mkdir(parents=True)
     (folder / f"{0:020d}.log").write_bytes(b"".join(batches))
-    (folder / "partition.metadata").write_bytes(encode_checkpoint([["00000000-0000-0000-0000-00000000000f"]]))
-    (folder / "leader-epoch-checkpoint").write_bytes(encode_checkpoint([[4, 0]]))
+    (folder / "partition.metadata").write_bytes(
+        encode_checkpoint([["00000000-0000-0000-0000-00000000000f"]], 1)
+    )
+    (folder / "leader-epoch-checkpoint").write_bytes(encode_checkpoint([[4, 0]], 1))
     return folder
 
 
@@ -241,7 +243,7 @@ def test_decoding_needs_to_know_whose_records_they_are(flights: Path) -> None:
 def test_verify_tells_by_its_exit_code(flights: Path, tmp_path: Path) -> None:
     root = flights.parent
     (root / "meta.properties").write_text("version=1\ncluster.id=lisbon\nnode.id=1\ndirectory.id=d\n")
-    (root / "partition-checkpoint").write_bytes(encode_checkpoint([["flights", 0, 4, 4, 0]]))
+    (root / "partition-checkpoint").write_bytes(encode_checkpoint([["flights", 0, 4, 4, 0]], 1))
     (flights / f"{0:020d}.index").write_bytes(bytes(8))
     code, output = run("verify", root)
     assert (code, "no violation" in output) == (0, True), output

@@ -53,6 +53,7 @@ class Folder:
         self.disk: RealDisk = RealDisk()
         self.commit = GroupCommit(1)
         self.replicas: list[Replica] = []
+        self.failures: list[BaseException] = []
         self.settings = {f"log__cleaner__{key}": value for key, value in settings.items()}
         self.open()
 
@@ -67,6 +68,7 @@ class Folder:
             lambda: self.replicas,  # type: ignore[arg-type, return-value]
             self.commit.request,
             configuration.integer,
+            self.failures.append,
         )
 
     def topic(self, name: str, config: LogConfig = COMPACTED, *, fill: int = 40, age_ms: int = 0) -> Replica:

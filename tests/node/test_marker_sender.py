@@ -44,8 +44,15 @@ class World:
         self.written: list[tuple[int, MarkersWritten]] = []
         self.here: list[Exception | None] = [None]
         self.batches_here: list[MarkerBatch] = []
+        self.failures: list[BaseException] = []
         self.sender = MarkerSender(
-            self, cast(Peers, self), SystemClock(), self._on_written, HERE, self._write_here
+            self,
+            cast(Peers, self),
+            SystemClock(),
+            self._on_written,
+            HERE,
+            self._write_here,
+            self.failures.append,
         )
 
     async def _write_here(self, batch: MarkerBatch) -> Codes:

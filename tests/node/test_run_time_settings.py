@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,9 +15,12 @@ from tidegate.controller.state import broker_settings
 from tidegate.controller.state.broker_settings import BROKER_SETTINGS, CATCH_UP_SETTING, CLEANER_SETTING
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ALL_NODES, ApplyResult, PartitionState, TopicState
+from tidegate.node.assembly import _replication_config
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.metadata_application import MetadataApplication
+from tidegate.node.settings.definitions import SETTINGS
 from tidegate.node.settings.run_time_settings import SLICE_S, InheritedSettings, RunTimeSettings
+from tidegate.replication.fetching.configuration import ReplicationConfig
 from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import ManualClock
 from tidegate.storage.topic_config import ConfigType
@@ -73,6 +76,19 @@ def test_every_setting_that_changes_at_run_time_is_read_by_a_part_of_the_node() 
         if isinstance(node, ast.Name)
     }
     assert [key.name for key in OWN if constant.get(key.name) not in read] == []
+
+
+def test_a_setting_that_changes_at_run_time_is_the_same_in_the_file() -> None:
+    """What topics inherit is not among these: it has the bounds of the topics' table."""
+    for key in OWN:
+        if key.name in SETTINGS:
+            row, most = SETTINGS[key.name], 2**31 - 1 if key.type is ConfigType.INT else 2**63 - 1
+            assert (row.shown_default, row.minimum, row.maximum) == (key.default, key.minimum, most), key.name
+
+
+def test_replication_without_a_configuration_runs_as_a_node_without_settings() -> None:
+    made = _replication_config(loaded(), RunTimeSettings(loaded()))
+    assert replace(made, make_logs_in_background=False) == ReplicationConfig()
 
 
 def test_every_limit_of_replication_is_a_setting() -> None:

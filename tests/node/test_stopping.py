@@ -69,7 +69,13 @@ class NoTopics:
 async def test_the_marker_sender_stops_when_it_is_woken_at_the_same_moment() -> None:
     for turns in range(4):
         sender = MarkerSender(
-            NoTopics(), cast(Peers, None), SystemClock(), lambda _partition, _event: None, 1, cast(Any, None)
+            NoTopics(),
+            cast(Peers, None),
+            SystemClock(),
+            lambda _partition, _event: None,
+            1,
+            cast(Any, None),
+            list[BaseException]().append,
         )
         sender.start()
         await asyncio.sleep(0.01)

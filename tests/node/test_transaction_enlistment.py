@@ -280,7 +280,7 @@ class TestGuard:
     async def _next_transaction(self, log: Log, *, again: bool) -> None:
         """One transaction is open; the next one's first append asks while the marker of the first is on its
         way."""
-        self._append(log, 0, log.producers.fence_and_guard(7, 0, 0))
+        self._append(log, 0, log.producers.start_verification(7, 0, 0))
         coordinator = Coordinator(ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NONE)
         guards: list[Any] = []
 
@@ -291,7 +291,7 @@ class TestGuard:
                     self._marker(log)
                 if not again:
                     return
-            guards[:] = [log.producers.fence_and_guard(7, 0, 1)]
+            guards[:] = [log.producers.start_verification(7, 0, 1)]
 
         coordinator.before = before
         assert await coordinator.enlist() is ErrorCode.NONE

@@ -89,7 +89,7 @@ class Cluster:
         self.partitions: dict[tuple[str, int], Assignment] = {}
         self.changes: list[IsrChange] = []
         self.alter_error: ErrorCode | None = None
-        self.invalid: list[AssertionError] = []
+        self.invalid: list[BaseException] = []
         self.fenced: set[int] = set()
         self.led: list[tuple[int, str, int, int]] = []
         self.followed: list[tuple[int, str, int, int]] = []

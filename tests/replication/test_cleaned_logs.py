@@ -57,7 +57,7 @@ def write(cluster: Cluster, node: int, numbers: range) -> None:
         sequence += 1
     epoch = next((each.epoch for each in log.producers.views() if each.producer_id == 7), 0)
     for number in range(3):
-        guard = log.producers.fence_and_guard(7, epoch, 0) if not number else None
+        guard = log.producers.start_verification(7, epoch, 0) if not number else None
         append(data(number + 1, pid=7, epoch=epoch, sequence=number, transactional=True), guard=guard)
     append(
         encode_marker(ControlType.ABORT, 7, epoch + 1, 0, NOW_MS),

@@ -29,7 +29,9 @@ class Shell:
         self.script = list(script)
         self.asked: list[list[int]] = []
         self.settled: list[int] = []
-        self.changes = IsrChanges(SystemClock(), self._alter, self._on_settled, lambda _seconds: ())
+        self.changes = IsrChanges(
+            SystemClock(), self._alter, self._on_settled, lambda _seconds: (), list[BaseException]().append
+        )
         self.replicas = [self._replica(number) for number in range(3)]
 
     def _replica(self, number: int) -> Any:

@@ -40,7 +40,8 @@ AFTER: dict[str, tuple[str | None, ...]] = {
 def at(state: ListingState) -> tuple[LeaderFetcher, Followed]:
     fetcher = LeaderFetcher(
         2, 1, ManualClock(), cast(Any, None), FetcherLimits(), **dict.fromkeys(
-            ("broker_epoch", "flush", "take_offline", "require_room", "throttle"), cast(Any, None)
+            ("broker_epoch", "flush", "take_offline", "require_room", "throttle", "on_failure"),
+            cast(Any, None),
         )
     )  # fmt: skip
     followed = Followed(cast(Any, SimpleNamespace(key=KEY)), cast(Any, None), state)

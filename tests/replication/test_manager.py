@@ -437,7 +437,7 @@ async def test_delayed_and_immediate_answers_carry_the_aborted_transactions(clus
     data = encode_batch(
         [NewRecord(None, b"x", (), 1)], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )
-    guard = manager.leader_log("t", 0).producers.fence_and_guard(7, 0, 0)
+    guard = manager.leader_log("t", 0).producers.start_verification(7, 0, 0)
     info = manager.append_now("t", 0, bytearray(data), origin=AppendOrigin.CLIENT, guard=guard)
     await manager.wait_committed("t", 0, 1, info.last_offset + 1, 5000)
     assert not (await fetch_one(manager, consume(isolation=1))).records

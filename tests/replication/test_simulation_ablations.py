@@ -35,7 +35,7 @@ from tidegate.controller.state.topic_table import TopicTable
 from tidegate.controller.state.validation import StateValidator
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.lifecycle.broker_lifecycle import BrokerLifecycle
-from tidegate.node.lifecycle.lease import AnsweredHeartbeat, Change, SessionLease
+from tidegate.node.lifecycle.session_lease import AnsweredHeartbeat, Change, SessionLease
 from tidegate.replication.fetching.followed import Followed
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import UNKNOWN_BROKER_EPOCH, Assignment

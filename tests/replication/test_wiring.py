@@ -14,7 +14,7 @@ from tidegate.replication.broker_view import BrokerView, PartitionListener
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the simulator has no use for: clients that name topics by their ids, racks; it has no coordinators.
-NOT_SIMULATED = {"topic_name_of", "rack_of", "on_elected", "on_resigned", "on_high_watermark", "on_invalid"}
+NOT_SIMULATED = {"topic_name_of", "rack_of", "on_elected", "on_resigned", "on_high_watermark", "on_failure"}
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ class ServedCluster:
                 and step.ends is None
                 and not replica.log.producers.has_open_transaction(step.producer_id)
             ):
-                guard = replica.log.producers.fence_and_guard(
+                guard = replica.log.producers.start_verification(
                     step.producer_id, 0, parse_header(step.data).base_sequence
                 )
             origin = AppendOrigin.CLIENT if step.ends is None else AppendOrigin.COORDINATOR

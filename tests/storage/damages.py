@@ -12,7 +12,7 @@ from crc32c import crc32c
 from tidegate.storage.checkpoint import decode_checkpoint, encode_checkpoint
 from tidegate.storage.directory.folder_notes import PARTITION_CHECKPOINT_SHAPES
 from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT_SHAPES
-from tidegate.storage.producers.producer_snapshot import SNAPSHOT_VERSION
+from tidegate.storage.producers.producer_snapshot import SNAPSHOT_VERSIONS
 from tidegate.storage.segment.checksums import decode_checksums
 from tidegate.storage.segment.transaction_index import decode_transaction_index
 from tidegate.wire.records import (
@@ -309,7 +309,7 @@ def a_bit_of_a_snapshot(root: Path) -> None:
 
 @damages("snapshot-unread")
 def a_snapshot_of_a_later_version(root: Path) -> None:
-    edit_snapshot(sorted((root / P).glob("*.snapshot"))[1], 0, SNAPSHOT_VERSION + 1, 2)
+    edit_snapshot(sorted((root / P).glob("*.snapshot"))[1], 0, SNAPSHOT_VERSIONS.writes + 1, 2)
 
 
 @damages("snapshot-wrong")
@@ -441,14 +441,14 @@ def an_epoch_from_another_offset(root: Path) -> None:
     path = root / P / "leader-epoch-checkpoint"
     rows = decode_checkpoint(path.read_bytes(), EPOCH_CHECKPOINT_SHAPES)
     rows[1][1] = str(int(rows[1][1]) + 2)
-    path.write_bytes(encode_checkpoint(rows))
+    path.write_bytes(encode_checkpoint(rows, 1))
 
 
 @damages("epoch-history-wrong")
 def an_epoch_without_a_record(root: Path) -> None:
     path = root / P / "leader-epoch-checkpoint"
     rows = decode_checkpoint(path.read_bytes(), EPOCH_CHECKPOINT_SHAPES)
-    path.write_bytes(encode_checkpoint([["0", "0"], *([str(int(e) * 2), s] for e, s in rows[1:])]))
+    path.write_bytes(encode_checkpoint([["0", "0"], *([str(int(e) * 2), s] for e, s in rows[1:])], 1))
 
 
 @damages("leftover", after=UNCLEAN)
@@ -546,7 +546,7 @@ def a_lost_partition(root: Path) -> None:
 def a_partition_that_came_after_the_clean_stop(root: Path) -> None:
     path = root / "partition-checkpoint"
     rows = decode_checkpoint(path.read_bytes(), PARTITION_CHECKPOINT_SHAPES)
-    path.write_bytes(encode_checkpoint(row for row in rows if row[0] != "small"))
+    path.write_bytes(encode_checkpoint((row for row in rows if row[0] != "small"), 1))
 
 
 @damages("clean-mark-damaged")
@@ -589,12 +589,12 @@ def a_bit_of_the_topic_id(root: Path) -> None:
 
 @damages("topic-id-differs")
 def a_partition_of_an_earlier_topic(root: Path) -> None:
-    (root / P / "partition.metadata").write_bytes(encode_checkpoint([[UUID(int=0xE)]]))
+    (root / P / "partition.metadata").write_bytes(encode_checkpoint([[UUID(int=0xE)]], 1))
 
 
 @damages("topic-id-shared")
 def a_folder_that_was_renamed(root: Path) -> None:
-    (root / "small-0" / "partition.metadata").write_bytes(encode_checkpoint([[STATE]]))
+    (root / "small-0" / "partition.metadata").write_bytes(encode_checkpoint([[STATE]], 1))
 
 
 @damages("config-damaged")

@@ -90,7 +90,7 @@ def rewrite_checkpoint(root: Path, name: str, column: int, value: int) -> None:
     for row in rows:
         if f"{row[0]}-{row[1]}" == name:
             row[column] = str(value)
-    path.write_bytes(encode_checkpoint(rows))
+    path.write_bytes(encode_checkpoint(rows, 1))
 
 
 def end_of(root: Path, name: str) -> int:

@@ -197,7 +197,7 @@ def _snapshot() -> bytes:
 OFFSET_INDEX, TIME_INDEX, SNAPSHOT = _offset_index(), _time_index(), _snapshot()
 CHECKSUMS = checksums_of(1000, 1120, 20_000, OFFSET_INDEX, TIME_INDEX, 20, 7)
 TRANSACTIONS = b"".join(TransactionIndexEntry(i, 10 * i, 10 * i + 5, 10 * i + 6).encode() for i in range(20))
-CHECKPOINT = encode_checkpoint([("flights", i, 100 * i, 90 * i, i) for i in range(12)])
+CHECKPOINT = encode_checkpoint([("flights", i, 100 * i, 90 * i, i) for i in range(12)], 1)
 
 
 def offset_index_case(random: Random) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from uuid import UUID
 
 import pytest
@@ -24,6 +24,7 @@ from tidegate.chaos.sim.storage.moves_history import MovesHistory
 from tidegate.storage.checkpoint import (
     CheckpointInvalid,
     RowShapes,
+    Versions,
     decode_checkpoint,
     encode_checkpoint,
     encode_value,
@@ -56,21 +57,27 @@ PRODUCT = Path(tidegate.__path__[0]) / "storage"
 TOPIC_ID = UUID(int=0xF)
 
 
-DECLARED: dict[str, RowShapes | str | int] = {
+DECLARED: dict[str, Versions[object] | str] = {
     name: getattr(import_module(f"tidegate.storage.{'.'.join(module)}"), name)
     for path in sorted(PRODUCT.rglob("*.py"))
     if (module := path.relative_to(PRODUCT).with_suffix("").parts)
-    for name in re.findall(r"^([A-Z]\w*_(?:SHAPES|VERSION))\b.* = ", path.read_text(), re.MULTILINE)
+    for name in re.findall(r"^([A-Z]\w*_(?:SHAPES|VERSIONS?))\b.* = ", path.read_text(), re.MULTILINE)
 }
-"""The constants of the code with the versions of a file that this release reads."""
+"""The constants of the code with the versions of a file that this release reads, and the one it writes."""
+
+LATEST_RELEASE_READS: dict[str, set[int]] = {}
+"""Constant -> the versions above 1 that the latest release reads (CONTRIBUTING.md, "A release")."""
+
+UNVERSIONED = "of a file without a version, which never gets another format"
+
+
+def versions_of(constant: str) -> Versions[object]:
+    declared = "1" if constant == UNVERSIONED else DECLARED[constant]
+    return declared if isinstance(declared, Versions) else Versions({int(declared): None}, int(declared))
 
 
 def shapes(constant: str) -> RowShapes:
-    declared = DECLARED[constant]
-    return declared if isinstance(declared, Mapping) else {int(declared): 0}
-
-
-UNVERSIONED = "of a file without a version, which never gets another format"
+    return cast(RowShapes, versions_of(constant))
 
 
 class Format(NamedTuple):
@@ -86,12 +93,12 @@ class Format(NamedTuple):
 
     @property
     def versions(self) -> list[int]:
-        return sorted(shapes(self.constant)) if self.constant != UNVERSIONED else [1]
+        return sorted(versions_of(self.constant).reads)
 
 
 def rows(constant: str, *expected: list[str]) -> Format:
     read = partial(decode_checkpoint, shapes=shapes(constant))
-    return Format(constant, read, list(expected), encode_checkpoint(expected))
+    return Format(constant, read, list(expected), encode_checkpoint(expected, 1))
 
 
 def value(parse: Callable[[str], object], expected: object) -> Format:
@@ -154,13 +161,13 @@ FILES: dict[str, Format] = {
         "PARTITION_CHECKPOINT_SHAPES",
         decode_partition_checkpoint,
         PARTITIONS,
-        encode_checkpoint((*key, *row) for key, row in PARTITIONS.items()),
+        encode_checkpoint(((*key, *row) for key, row in PARTITIONS.items()), 1),
     ),
     "leader-epoch-checkpoint": Format(
         "EPOCH_CHECKPOINT_SHAPES",
         lambda data: parse_checkpoint(data, EPOCH_CHECKPOINT_SHAPES, parse_epoch),
         [(0, 0), (4, 1200)],
-        encode_checkpoint([(0, 0), (4, 1200)]),
+        encode_checkpoint([(0, 0), (4, 1200)], 1),
     ),
     "cleaner-offset-checkpoint": Format(
         "CLEANER_CHECKPOINT_SHAPES", decode_positions, POSITIONS, encode_positions(POSITIONS)
@@ -178,13 +185,13 @@ FILES: dict[str, Format] = {
         "SWAP_SHAPES", ["old", "0"], ["old", "1200"], ["new", "log"], ["new", "index"]
     ),
     "00000000000000001500.snapshot": Format(
-        "SNAPSHOT_VERSION",
+        "SNAPSHOT_VERSIONS",
         _read_snapshot,
         (1500, _state(PRODUCERS).as_comparable()),
         encode_snapshot(_state(PRODUCERS)),
     ),
     "00000000000000001200.countindex": Format(
-        "COUNT_INDEX_VERSION",
+        "COUNT_INDEX_VERSIONS",
         lambda data: list(decode_count_index(data, 1200)[1].entries()),
         list(_counts().entries()),
         _counts().encode(4096, 1203, 0x1A2B3C4D),
@@ -223,8 +230,15 @@ def test_every_version_that_was_ever_written_is_read(name: str, version: int) ->
 
 @pytest.mark.parametrize("name", [name for name, each in FILES.items() if each.writes is not None])
 def test_a_file_is_written_as_the_kept_one_of_its_version(name: str) -> None:
-    kept = [(FORMATS / str(version) / name).read_bytes() for version in FILES[name].versions]
-    assert FILES[name].writes in kept
+    version = versions_of(FILES[name].constant).writes
+    assert FILES[name].writes == (FORMATS / str(version) / name).read_bytes()
+
+
+@pytest.mark.parametrize("constant", sorted(DECLARED))
+def test_a_release_writes_no_version_that_the_one_before_does_not_read(constant: str) -> None:
+    """An older node may come back to the folder: a version is read first, and written one release later."""
+    versions = versions_of(constant)
+    assert versions.writes in versions.reads.keys() & (LATEST_RELEASE_READS.get(constant, set()) | {1})
 
 
 def test_no_file_is_without_its_kept_versions() -> None:
@@ -286,16 +300,16 @@ def test_a_file_of_a_later_version_is_refused_and_the_version_named() -> None:
     with pytest.raises(CheckpointInvalid, match="has version 2; this release reads version 1 of it"):
         decode_partition_checkpoint(later)
     with pytest.raises(CheckpointInvalid, match="a row has 6 fields; a row of version 1 has 5"):
-        decode_partition_checkpoint(encode_checkpoint([("flights", 0, 1500, 1480, 0, 7)]))
+        decode_partition_checkpoint(encode_checkpoint([("flights", 0, 1500, 1480, 0, 7)], 1))
 
 
 def test_a_reader_of_two_versions_gives_the_later_field_its_default() -> None:
-    shapes = {1: 2, 2: 3}
+    shapes = RowShapes({1: 2, 2: 3}, writes=1)
 
     def parse(topic: str, offset: str, epoch: str = "-1") -> tuple[str, int, int]:
         return topic, int(offset), int(epoch)
 
-    assert parse_checkpoint(encode_checkpoint([("t", 7)]), shapes, parse) == [("t", 7, -1)]
+    assert parse_checkpoint(encode_checkpoint([("t", 7)], 1), shapes, parse) == [("t", 7, -1)]
     assert parse_checkpoint(encode_checkpoint([("t", 7, 4)], version=2), shapes, parse) == [("t", 7, 4)]
     with pytest.raises(CheckpointInvalid):
-        parse_checkpoint(encode_checkpoint([("t", 7, 4)]), shapes, parse)
+        parse_checkpoint(encode_checkpoint([("t", 7, 4)], 1), shapes, parse)

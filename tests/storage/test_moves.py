@@ -257,7 +257,7 @@ def test_producers_transactions_epochs_and_the_log_start_are_as_before(
 
 def test_a_guard_that_was_given_before_the_swap_holds_after_it() -> None:
     _disk, folders, log = with_log()
-    guard = log.producers.fence_and_guard(9, 0, 0)
+    guard = log.producers.start_verification(9, 0, 0)
     drive(folders.move_to("t", 0, B))
     assert where(folders) == B
     append(log, batch(1, pid=9, epoch=0, sequence=0, transactional=True), guard=guard)

@@ -81,7 +81,7 @@ def test_ten_thousand_segments_of_one_folder_open_and_answer(tmp_path: Path) -> 
             )
     row = (tmp_path / "partition-checkpoint").read_bytes().decode().splitlines()[2].split(" ")
     rows = [["t", str(partition), *row[2:]] for partition in range(100)]
-    (tmp_path / "partition-checkpoint").write_bytes(encode_checkpoint(rows))
+    (tmp_path / "partition-checkpoint").write_bytes(encode_checkpoint(rows, 1))
     before = descriptors()
     again = LogDirectory(RealDisk(), tmp_path, "c", 1, options=FolderOptions(files_max=64))
     report = again.open_all(lambda _topic: TINY, now_ms=NOW_MS)

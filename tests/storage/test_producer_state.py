@@ -3,11 +3,15 @@ each safeguard with its ablation."""
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from tidegate.storage.producers.producer_snapshot import SnapshotInvalid, decode_snapshot, encode_snapshot
 from tidegate.storage.producers.producer_state import (
     AppendOrigin,
+    BatchMetadata,
     PreparedAppend,
+    ProducerEntry,
     ProducerState,
     VerificationGuard,
 )
@@ -44,7 +48,7 @@ class Partition:
     def begin(self, pid: int, epoch: int, sequence: int = 0, count: int = 1) -> int:
         """The first batch of a transaction, verified; returns its offset."""
         offset = self.end
-        guard = self.state.fence_and_guard(pid, epoch, sequence)
+        guard = self.state.start_verification(pid, epoch, sequence)
         self.append(batch(count, pid=pid, epoch=epoch, sequence=sequence, transactional=True), guard=guard)
         return offset
 
@@ -167,8 +171,8 @@ def test_batches_that_overtake_a_transactions_first_are_out_of_order() -> None:
     """Rule I5: both asked for verification; a producer that gets UNKNOWN_PRODUCER_ID would abort its
     transaction."""
     partition = Partition()
-    guard = partition.state.fence_and_guard(7, 1, 0)
-    assert partition.state.fence_and_guard(7, 1, 5) is guard
+    guard = partition.state.start_verification(7, 1, 0)
+    assert partition.state.start_verification(7, 1, 5) is guard
     with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
         partition.append(batch(1, pid=7, epoch=1, sequence=5, transactional=True), guard=guard)
     partition.append(batch(5, pid=7, epoch=1, sequence=0, transactional=True), guard=guard)
@@ -204,7 +208,7 @@ def test_a_batch_outside_of_an_open_transaction_is_refused() -> None:
 def test_a_new_epoch_may_not_go_on_with_the_transaction_of_the_old_one() -> None:
     partition = Partition()
     partition.begin(7, 0)
-    guard = partition.state.fence_and_guard(7, 1, 0)
+    guard = partition.state.start_verification(7, 1, 0)
     with refused(ErrorCode.INVALID_TXN_STATE):
         partition.append(batch(1, pid=7, epoch=1, sequence=0, transactional=True), guard=guard)
 
@@ -214,10 +218,12 @@ def test_the_first_append_of_a_transaction_needs_the_very_guard() -> None:
     data = batch(1, pid=7, epoch=0, sequence=0, transactional=True)
     with refused(ErrorCode.INVALID_TXN_STATE):
         partition.append(data)
-    guard = partition.state.fence_and_guard(7, 0, 0)
+    guard = partition.state.start_verification(7, 0, 0)
     with refused(ErrorCode.INVALID_TXN_STATE):
         partition.append(data, guard=VerificationGuard(7, 0))
-    assert partition.state.fence_and_guard(7, 0, 1) is guard, "requests of one transaction share their guard"
+    assert partition.state.start_verification(7, 0, 1) is guard, (
+        "requests of one transaction share their guard"
+    )
     partition.append(data, guard=guard)
     partition.append(batch(1, pid=7, epoch=0, sequence=1, transactional=True))  # open now: no guard is needed
 
@@ -226,9 +232,9 @@ def late_verification() -> Partition:
     """KIP-890's ABA: verified for the first transaction, which is then aborted; a second one waits for its
     own verification."""
     partition = Partition()
-    stale = partition.state.fence_and_guard(7, 0, 0)
+    stale = partition.state.start_verification(7, 0, 0)
     partition.end_transaction(7, 0, commit=False, version=0)
-    partition.state.fence_and_guard(7, 0, 0)
+    partition.state.start_verification(7, 0, 0)
     partition.append(batch(1, pid=7, epoch=0, sequence=0, transactional=True), guard=stale)
     return partition
 
@@ -253,7 +259,7 @@ def test_a_marker_keeps_the_guard_of_the_next_transaction() -> None:
     epoch 1, is enlisted."""
     partition = Partition()
     partition.begin(7, 0)
-    guard = partition.state.fence_and_guard(7, 1, 0)
+    guard = partition.state.start_verification(7, 1, 0)
     partition.end_transaction(7, 1, version=2)
     partition.append(batch(1, pid=7, epoch=1, sequence=0, transactional=True), guard=guard)
     assert partition.state.has_open_transaction(7)
@@ -262,7 +268,7 @@ def test_a_marker_keeps_the_guard_of_the_next_transaction() -> None:
 def test_the_marker_of_a_transaction_voids_its_own_guard() -> None:
     """TV2: a timeout has ended epoch 1's transaction before its first append."""
     partition = Partition()
-    guard = partition.state.fence_and_guard(7, 1, 0)
+    guard = partition.state.start_verification(7, 1, 0)
     partition.end_transaction(7, 2, commit=False, version=2)
     with refused(ErrorCode.INVALID_TXN_STATE):
         partition.append(batch(1, pid=7, epoch=1, sequence=0, transactional=True), guard=guard)
@@ -270,19 +276,19 @@ def test_the_marker_of_a_transaction_voids_its_own_guard() -> None:
 
 def test_a_guard_of_an_older_epoch_is_void_and_an_older_epoch_gets_none() -> None:
     partition = Partition()
-    old = partition.state.fence_and_guard(7, 0, 0)
-    assert partition.state.fence_and_guard(7, 1, 0) is not old
+    old = partition.state.start_verification(7, 0, 0)
+    assert partition.state.start_verification(7, 1, 0) is not old
     with refused(ErrorCode.INVALID_TXN_STATE):
         partition.append(batch(1, pid=7, epoch=0, sequence=0, transactional=True), guard=old)
     with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
-        partition.state.fence_and_guard(7, 0, 0)
+        partition.state.start_verification(7, 0, 0)
 
 
 def test_during_verification_sequences_above_the_lowest_are_rejected() -> None:
     partition = Partition()
     partition.append(batch(5, pid=7, epoch=0, sequence=0))
-    guard = partition.state.fence_and_guard(7, 0, 6)
-    partition.state.fence_and_guard(7, 0, 5)
+    guard = partition.state.start_verification(7, 0, 6)
+    partition.state.start_verification(7, 0, 5)
     with refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
         partition.append(batch(1, pid=7, epoch=0, sequence=6, transactional=True), guard=guard)
     partition.append(batch(1, pid=7, epoch=0, sequence=5, transactional=True), guard=guard)
@@ -481,6 +487,22 @@ def test_a_snapshot_gives_the_same_state_back() -> None:
         state.first_unstable_offset,
     )
     assert [e.producer_id for e in loaded.entries()] == [e.producer_id for e in state.entries()]
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(ProducerEntry)])
+def test_each_field_of_a_producer_is_copied_compared_and_kept(name: str) -> None:
+    """A field that is left out in memory and in a replay alike would be lost without a difference."""
+    entry, loaded = ProducerEntry(7, 2, 5, 1700, 3, (BatchMetadata(9, 14, 4, 1700),)), ProducerState()
+    if name == "idle_since_ms":  # of the process alone
+        entry.idle_since_ms = 3
+        assert entry.copy().idle_since_ms == -1
+        return
+    (other := entry.copy()).__setattr__(name, getattr(ProducerEntry(8), name))
+    assert other.as_tuple() != entry.as_tuple(), f"{name} shows nothing, or is not compared"
+    loaded.restore([entry], [], 15)
+    decode_snapshot(encode_snapshot(loaded), again := ProducerState())
+    for kept in (entry.copy(), again.get(7)):
+        assert getattr(kept, name) == getattr(entry, name)
 
 
 def test_any_damage_to_a_snapshot_is_noticed() -> None:

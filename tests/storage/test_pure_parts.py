@@ -3,7 +3,10 @@ models."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import sys
 from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
@@ -14,8 +17,12 @@ import tidegate
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from tidegate.controller.state.model import TopicState
+from tidegate.replication.partition.assignment import Assignment
+from tidegate.replication.replica.replica import Replica
 from tidegate.storage.checkpoint import (
     CheckpointInvalid,
+    RowShapes,
     decode_checkpoint,
     encode_checkpoint,
     encode_value,
@@ -122,19 +129,41 @@ def test_a_configuration_reaches_the_log() -> None:
     assert (config.flush_policy, config.segment_ms, config.is_compacted) == (FlushPolicy.OS, 5, True)
 
 
-NOT_THE_LOGS = {
-    "file.delete.delay.ms": "kept and shown, without effect",
-    "follower.replication.throttled.replicas": "the replica reads it",
-    "leader.replication.throttled.replicas": "the replica reads it",
-    "local.retention.bytes": "tiered storage is not there",
-    "local.retention.ms": "tiered storage is not there",
-    "min.insync.replicas": "the leader and the controller read it",
-    "preallocate": "kept and shown, without effect",
-    "remote.log.copy.disable": "tiered storage is not there",
-    "remote.log.delete.on.disable": "tiered storage is not there",
-    "remote.storage.enable": "tiered storage is not there",
-    "unclean.leader.election.enable": "the controller reads it",
+NOT_THE_LOGS: dict[str, tuple[object, ...]] = {
+    "file.delete.delay.ms": (),
+    "follower.replication.throttled.replicas": (Replica.is_follower_throttled,),
+    "leader.replication.throttled.replicas": (Replica.is_leader_throttled,),
+    "local.retention.bytes": (),
+    "local.retention.ms": (),
+    "min.insync.replicas": (Assignment.min_insync_replicas, TopicState.min_in_sync_replicas),
+    "preallocate": (),
+    "remote.log.copy.disable": (),
+    "remote.log.delete.on.disable": (),
+    "remote.storage.enable": (),
+    "unclean.leader.election.enable": (TopicState.unclean_election_allowed,),
 }
+"""With what reads them; nothing does when they are only kept and shown."""
+
+
+@pytest.mark.parametrize("key", NOT_THE_LOGS)
+def test_what_is_named_as_the_reader_of_a_setting_reads_it(key: str) -> None:
+    for reader in NOT_THE_LOGS[key]:
+        function: Any = reader.fget if isinstance(reader, property) else reader
+        source, module = inspect.getsource(function), sys.modules[function.__module__]
+        names = [name for name, value in vars(module).items() if value == key]
+        assert f'"{key}"' in source or any(name in source for name in names)
+
+
+def test_every_field_of_a_logs_configuration_is_read() -> None:
+    read = {
+        node.attr
+        for path in Path(tidegate.__path__[0]).glob("*/**/*.py")
+        if path.parts[len(Path(tidegate.__path__[0]).parts)] in ("storage", "replication", "node")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and (ast.unparse(node.value).endswith("config") or path.name == "topic_config.py")
+    }
+    assert [each.name for each in fields(LogConfig) if each.name not in read] == []
 
 
 def another_value(row: ConfigKey) -> str:
@@ -390,26 +419,29 @@ def test_entries_of_a_transaction_index_without_a_check_are_taken() -> None:
 # ---- checkpoints -------------------------------------------------------------------------------------------
 
 
+THREE = RowShapes({1: 3}, writes=1)
+
+
 def test_a_checkpoint_reads_back_and_any_damage_is_noticed() -> None:
     rows = [["flights", "0", "1500"], ["late-arrivals", "11", "0"]]
-    data = encode_checkpoint(rows)
-    assert decode_checkpoint(data, {1: 3}) == rows
-    assert decode_checkpoint(encode_checkpoint([]), {1: 3}) == []
+    data = encode_checkpoint(rows, 1)
+    assert decode_checkpoint(data, THREE) == rows
+    assert decode_checkpoint(encode_checkpoint([], 1), THREE) == []
     for position in range(len(data) - 1):
         with pytest.raises(CheckpointInvalid):
-            decode_checkpoint(data[:position], {1: 3})
+            decode_checkpoint(data[:position], THREE)
         with pytest.raises(CheckpointInvalid):
-            decode_checkpoint(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :], {1: 3})
+            decode_checkpoint(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :], THREE)
 
 
 @pytest.mark.parametrize("rows", [[], [["4"], ["5"]], [["4", "5"]], [["four"]]])
 def test_a_file_of_one_value_has_one_that_can_be_parsed(rows: list[list[str]]) -> None:
     assert parse_value(encode_value(4), int) == 4
     with pytest.raises(CheckpointInvalid):
-        parse_value(encode_checkpoint(rows), int)
+        parse_value(encode_checkpoint(rows, 1), int)
 
 
 def test_a_checkpoint_with_a_right_checksum_and_no_text_is_invalid() -> None:
     for body in (b"1\n1\n\xff\n", b"1\none\n4\n", b"1\n"):
         with pytest.raises(CheckpointInvalid):
-            decode_checkpoint(body + f"crc32c {crc32c(body):08x}\n".encode(), {1: 1})
+            decode_checkpoint(body + f"crc32c {crc32c(body):08x}\n".encode(), RowShapes({1: 1}, writes=1))

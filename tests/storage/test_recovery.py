@@ -13,7 +13,7 @@ from tidegate.storage.durability import flush
 from tidegate.storage.durability.flush import FlushTicket
 from tidegate.storage.log.log import CorruptLog, Log, LogConfig
 from tidegate.storage.log.lookup import offset_for_timestamp
-from tidegate.storage.producers.producer_snapshot import SNAPSHOT_VERSION
+from tidegate.storage.producers.producer_snapshot import SNAPSHOT_VERSIONS
 from tidegate.storage.producers.producer_state import ProducerState
 from tidegate.wire.errors import KafkaError
 
@@ -343,7 +343,7 @@ def of_a_later_version(disk: LyingDisk) -> dict[Path, bytes]:
     found = {}
     for name in disk.list_names(FOLDER):
         if name.endswith(".snapshot"):
-            body = (SNAPSHOT_VERSION + 1).to_bytes(2, "big") + b"what only that release can read"
+            body = (SNAPSHOT_VERSIONS.writes + 1).to_bytes(2, "big") + b"what only that release can read"
             found[FOLDER / name] = crc32c(body).to_bytes(4, "big") + body
             disk.write_atomic(FOLDER / name, found[FOLDER / name])
     return found

@@ -93,7 +93,9 @@ def append(
         and header.is_transactional
         and not log.producers.has_open_transaction(header.producer_id, header.producer_epoch)
     ):
-        guard = log.producers.fence_and_guard(header.producer_id, header.producer_epoch, header.base_sequence)
+        guard = log.producers.start_verification(
+            header.producer_id, header.producer_epoch, header.base_sequence
+        )
     return log.append_leader(
         data, leader_epoch=leader_epoch, origin=AppendOrigin.CLIENT, now_ms=now_ms, guard=guard
     )

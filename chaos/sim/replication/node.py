@@ -23,7 +23,7 @@ from ....controller.state.model import BrokerState
 from ....node.cluster.cluster_view import ClusterView
 from ....node.cluster.isr_requests import IsrRequests
 from ....node.lifecycle.broker_lifecycle import BrokerLifecycle
-from ....node.lifecycle.reachability import Question, Reachability, ReachedBy
+from ....node.lifecycle.probing import Probing, Question, ReachedBy
 from ....node.metadata_application import MetadataApplication
 from ....node.settings.configuration import Configuration, load
 from ....node.settings.run_time_settings import RunTimeSettings
@@ -153,7 +153,7 @@ class BrokerParts:
     lifecycle: BrokerLifecycle
     replicas: ReplicaManager
     application: MetadataApplication
-    reachability: Reachability
+    probing: Probing
 
 
 @dataclass(eq=False)
@@ -254,7 +254,7 @@ class SimulatedNode:
         self.lease_until_s = self.answered_sent_s + self.registered_session_s
         broker.lifecycle.start(broker.replicas, broker.application)
         if self.around.checks_reachability:
-            broker.reachability.start()
+            broker.probing.start()
         while not self.leaving:
             await clock.sleep(HOUSEKEEPING_S * random.random())
             broker.application.open_again()
@@ -329,11 +329,11 @@ class SimulatedNode:
             partition: application.replica_offline(topic, partition), directory,
             commit, clock,
         )  # fmt: skip
-        reachability = Reachability(cluster, lifecycle, reached_by, self._ask, clock, self._fail_stop)
+        probing = Probing(cluster, lifecycle, reached_by, self._ask, clock, self._fail_stop)
         application = MetadataApplication(
             cluster, RunTimeSettings(configuration), lifecycle, replicas, directory, cast(Any, _NoGroups()),
             clock,
-            on_brokers_changed=reachability.brokers_changed,
+            on_brokers_changed=probing.brokers_changed,
         )  # fmt: skip
         return BrokerParts(
             cluster=cluster,
@@ -341,7 +341,7 @@ class SimulatedNode:
             lifecycle=lifecycle,
             replicas=replicas,
             application=application,
-            reachability=reachability,
+            probing=probing,
         )
 
     async def _ask(self, other: BrokerState, question: Question) -> bool:
@@ -350,7 +350,7 @@ class SimulatedNode:
         target = self.peers(other.node_id)
 
         async def answer(broker: BrokerParts) -> bool:
-            found = broker.reachability.accept_question(question)
+            found = broker.probing.accept_question(question)
             if found:
                 self.around.names.note_found(question.target, question.asker[0])
             return found

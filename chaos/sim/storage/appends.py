@@ -78,7 +78,7 @@ class AppendSteps:
             if opens and not self.log.producers.has_open_transaction(
                 header.producer_id, header.producer_epoch
             ):
-                guard = self.log.producers.fence_and_guard(
+                guard = self.log.producers.start_verification(
                     header.producer_id, header.producer_epoch, header.base_sequence
                 )
         with self._attempt(stored):

@@ -65,7 +65,7 @@ class Requests:
                 if log.producers.has_open_transaction(pid, epoch) or not environment.faults.verifies:
                     append(at, None)
                     return
-                guard = log.producers.fence_and_guard(pid, epoch, sequence)
+                guard = log.producers.start_verification(pid, epoch, sequence)
             except KafkaError as error:
                 answer(error.code)
                 return
@@ -79,7 +79,7 @@ class Requests:
                 return
             if not environment.faults.guard_before_question:
                 try:
-                    guard = partition.logs[at].producers.fence_and_guard(pid, epoch, sequence)
+                    guard = partition.logs[at].producers.start_verification(pid, epoch, sequence)
                 except KafkaError as error:
                     answer(error.code)
                     return

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 from ....controller.state.features import shown, shown_ranges
 from ....wire import api
 from ....wire.errors import ErrorCode
-from ...lifecycle import reachability
+from ...lifecycle import probing
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
 
@@ -33,10 +33,9 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
 
 async def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> Fields:
     version = context.api_version
-    question = reachability.parse(context.client_id)
+    question = probing.parse(context.client_id)
     if question is not None and not (
-        broker.permissions.speaks_for(context, question.asker[0])
-        and broker.reachability.accept_question(question)
+        broker.permissions.speaks_for(context, question.asker[0]) and broker.probing.accept_question(question)
     ):
         return {"error_code": ErrorCode.STALE_BROKER_EPOCH, "api_keys": [], "throttle_time": 0}
     if version >= 3:

@@ -234,7 +234,7 @@ def _enlistment_of(
             log = broker.replicas.leader_log(part.topic, part.partition)
             if log.producers.has_open_transaction(header.producer_id, header.producer_epoch):
                 continue
-            part.guard = log.producers.fence_and_guard(
+            part.guard = log.producers.start_verification(
                 header.producer_id, header.producer_epoch, header.base_sequence
             )
         except KafkaError as error:
@@ -255,7 +255,7 @@ def _enlistment_of(
             try:
                 broker.replicas.lease.require()
                 log = broker.replicas.leader_log(part.topic, part.partition)
-                part.guard = log.producers.fence_and_guard(
+                part.guard = log.producers.start_verification(
                     header.producer_id, header.producer_epoch, header.base_sequence
                 )
             except KafkaError as error:

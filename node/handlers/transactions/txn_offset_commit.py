@@ -78,7 +78,7 @@ async def _verified(
         nonlocal guard, refusal
         try:
             log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
-            guard = log.producers.fence_and_guard(request.producer_id, request.producer_epoch, -1)
+            guard = log.producers.start_verification(request.producer_id, request.producer_epoch, -1)
         except KafkaError as error:
             refusal = error
 

@@ -12,7 +12,7 @@ from tidegate.controller.planning.reachability import Life
 from tidegate.controller.state.model import BrokerState
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.cluster.peers import confirm_identity
-from tidegate.node.lifecycle.reachability import Asked, Prober, Question, Reachability, ReachedBy, parse
+from tidegate.node.lifecycle.probing import Asked, Prober, Probing, Question, ReachedBy, parse
 from tidegate.runtime.clock import SystemClock
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -90,7 +90,7 @@ async def test_a_broker_beats_early_only_for_what_is_news() -> None:
     cluster, own = ClusterView(1, cast(Any, metadata), cast(Any, None), SystemClock()), (1, 7)
     reached_by = ReachedBy()
     beat: Any = early.append
-    node = Reachability(cluster, cast(Any, lifecycle), reached_by, cast(Any, None), SystemClock(), beat)
+    node = Probing(cluster, cast(Any, lifecycle), reached_by, cast(Any, None), SystemClock(), beat)
     for epoch, accepted in (
         (99999999999999999, False),
         (19, False),

@@ -21,6 +21,7 @@ from ...controller.planning.reachability import Life
 from ...controller.state.model import BrokerState
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...runtime.tasks import spawn
 from ...runtime.tls import MutualTls
 from ...wire.errors import KafkaError
 from ..cluster.cluster_view import ClusterView
@@ -126,12 +127,7 @@ class Prober:
 
     def start(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="reachability")
-            self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_failure(error)
+            self._task = spawn(self._run(), "probing", self._on_failure)
 
     async def stop(self) -> None:
         task, self._task = self._task, None
@@ -189,7 +185,7 @@ def ask_over_kafka(frame_bytes_max: int, tls: MutualTls | None = None) -> Ask:
     return ask
 
 
-class Reachability:
+class Probing:
     """Both directions of one broker: it asks the others, and notes which of them have connected to it.  Its
     heartbeats send `reached_by` to the controller; `ask` asks another broker (`ask_over_kafka`)."""
 

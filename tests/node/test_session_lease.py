@@ -8,7 +8,7 @@ from itertools import permutations
 from random import Random
 
 import pytest
-from tidegate.node.lifecycle.lease import AnsweredHeartbeat, Change, SessionLease
+from tidegate.node.lifecycle.session_lease import AnsweredHeartbeat, Change, SessionLease
 
 SESSION_S = 6.0
 
