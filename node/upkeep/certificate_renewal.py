@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from ...runtime import logs
 from ...runtime.clock import Clock, until_next
+from ...runtime.tasks import spawn
 from ...runtime.tls import TlsError
 
 log = logs.get(__name__)
@@ -77,12 +78,7 @@ class CertificateRenewal:
 
     def start(self) -> None:
         if self._renewables:
-            self._task = asyncio.create_task(self._run(), name="certificates")
-            self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_failure(error)
+            self._task = spawn(self._run(), "certificates", self._on_failure)
 
     async def stop(self) -> None:
         task, self._task = self._task, None
