@@ -283,10 +283,15 @@ class Cluster:
 
     def _unreachable(self, failures: list[str]) -> ConnectionFailed:
         reasons = sorted({failure.rpartition(": ")[2] for failure in failures})
+        # what a listener of TLS or SASL does with a client that speaks neither
+        was_hung_up = self._security is None and any("closed the connection" in reason for reason in reasons)
+        hint = (
+            "is it secured? then name its properties (`--command-config`, or `security=`)"
+            if was_hung_up
+            else "is the node running? try `tidegate cluster status`"
+        )
         return ConnectionFailed(
-            ErrorCode.NETWORK_EXCEPTION,
-            f"cannot reach any of {self.bootstrap}: {', '.join(reasons)}: is the node running? try "
-            "`tidegate cluster status`",
+            ErrorCode.NETWORK_EXCEPTION, f"cannot reach any of {self.bootstrap}: {', '.join(reasons)}: {hint}"
         )
 
     async def ask_controller(self, api_key: ApiKey, fields: Mapping[str, Any], **bounds: Any) -> Any:

@@ -25,11 +25,11 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 from tidegate.processes.local_cluster import LocalCluster
-from tidegate.runtime.network import port_is_free
+from tidegate.processes.local_ports import PORT_STEP
+from tidegate.tests.base_ports import free_base_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-STEP = 100
 USES = ("PLAINTEXT", "GRPC", "CONTROLLER", "METRICS", "SASL_PLAINTEXT")
 USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_root="r";'
 
@@ -54,18 +54,11 @@ class Guarded:
         return AdminClient(self.client("root", "r", "PLAIN"))
 
 
-def free_base_port() -> int:
-    for base in range(13_001, 29_001, 1000):
-        if all(port_is_free(base + STEP * use) for use in range(len(USES))):
-            return base
-    pytest.fail("no free ports")
-
-
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
     base = free_base_port()
     settings = {
-        "listeners": [f"{use}://127.0.0.1:{base + STEP * number}" for number, use in enumerate(USES)],
+        "listeners": [f"{use}://127.0.0.1:{base + PORT_STEP * number}" for number, use in enumerate(USES)],
         "listener.security.protocol.map": [
             f"{use}:{use if use.startswith('S') else 'PLAINTEXT'}" for use in USES
         ],
@@ -76,7 +69,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
     }
     cluster = LocalCluster(tmp_path / "cluster", 1, settings, base_port=base)
     await cluster.up()
-    yield Guarded(f"127.0.0.1:{base + STEP * USES.index('SASL_PLAINTEXT')}")
+    yield Guarded(f"127.0.0.1:{base + PORT_STEP * USES.index('SASL_PLAINTEXT')}")
     await cluster.down()
 
 

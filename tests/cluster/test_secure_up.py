@@ -20,7 +20,9 @@ from confluent_kafka.admin import (
 from tidegate.client.administration.admin import Admin
 from tidegate.client.connecting.errors import ConnectionFailed, FatalError
 from tidegate.processes.local_cluster import LocalCluster, LocalClusterError
+from tidegate.processes.local_ports import PORT_STEP
 from tidegate.security.client_security import ClientSecurity, read_security
+from tidegate.tests.base_ports import free_base_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -34,7 +36,8 @@ def tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_one_command_makes_a_secured_cluster_and_says_how_to_connect(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
-    port = ("--nodes", "1", "--base-port", "16292")
+    base_port = free_base_port()
+    port = ("--nodes", "1", "--base-port", str(base_port))
     up = tidegate("cluster", "up", "--secure", "--data", str(folder), *port)
     properties = folder / "client.properties"
     try:
@@ -44,8 +47,10 @@ def test_one_command_makes_a_secured_cluster_and_says_how_to_connect(tmp_path: P
         as_admin = ("--command-config", str(properties))
         assert tidegate("topics", "create", "hello", *as_admin).returncode == 0
         assert "hello" in tidegate("topics", "list", *as_admin).stdout
-        assert tidegate("topics", "list", "--bootstrap", "127.0.0.1:16292").returncode == 1
-        counted = tidegate("count", "hello", "--bootstrap", "127.0.0.1:16392", *as_admin)
+        stranger = tidegate("topics", "list", "--bootstrap", f"127.0.0.1:{base_port}")
+        assert stranger.returncode == 1
+        assert "is it secured? then name its properties (`--command-config`" in stranger.stderr
+        counted = tidegate("count", "hello", "--bootstrap", f"127.0.0.1:{base_port + PORT_STEP}", *as_admin)
         assert "0 records" in counted.stdout
         (node,) = json.loads(tidegate("cluster", "status", "--data", str(folder), "--json").stdout)["nodes"]
         assert node["ready"]

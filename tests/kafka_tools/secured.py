@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegate.processes.local_cluster import LocalCluster
-from tidegate.runtime.network import port_is_free
+from tidegate.processes.local_ports import PORT_STEP
 from tidegate.runtime.tls import TlsFiles
+from tidegate.tests.base_ports import free_base_port
 from tidegate.tests.certificates import Authority
 
 from bench.kafka_peer import KafkaCluster, KafkaUnavailable
@@ -30,7 +31,6 @@ from .cases import Case
 from .jvm import Outcome, ToolJvm, ToolsUnavailable, compiled, fetched
 from .secured_cases import SECURED_CASES
 
-STEP = 100
 USES = ("PLAINTEXT", "GRPC", "CONTROLLER", "METRICS", "SASL_SSL")
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -97,19 +97,11 @@ def _target(
     return made
 
 
-def _free_base_port() -> int:
-    return next(
-        base
-        for base in range(13_001, 29_001, 1000)
-        if all(port_is_free(base + STEP * use) for use in range(len(USES)))
-    )
-
-
 def _tidegate(root: Path, own: TlsFiles, authority: Authority) -> tuple[LocalCluster, str]:
-    base = _free_base_port()
+    base = free_base_port()
     settings = {
         **COMMON,
-        "listeners": [f"{use}://127.0.0.1:{base + STEP * number}" for number, use in enumerate(USES)],
+        "listeners": [f"{use}://127.0.0.1:{base + PORT_STEP * number}" for number, use in enumerate(USES)],
         "listener.security.protocol.map": [
             f"{use}:{use if use.startswith('S') else 'PLAINTEXT'}" for use in USES
         ],
@@ -118,7 +110,7 @@ def _tidegate(root: Path, own: TlsFiles, authority: Authority) -> tuple[LocalClu
         "ssl.key.location": str(own.key),
         "ssl.truststore.location": str(authority.path),
     }
-    return LocalCluster(root / "tidegate", 1, settings, base_port=base), f"127.0.0.1:{base + STEP * 4}"
+    return LocalCluster(root / "tidegate", 1, settings, base_port=base), f"127.0.0.1:{base + PORT_STEP * 4}"
 
 
 def _kafka(root: Path, own: TlsFiles, authority: Authority, libraries: Path) -> tuple[KafkaCluster, str]:
