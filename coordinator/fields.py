@@ -85,8 +85,11 @@ class FieldWriter:
         self.parts += value
 
     def tags(self, fields: dict[int, bytes]) -> None:
-        """The tagged fields, in order of their tags; nothing in the classic form."""
+        """The tagged fields, in order of their tags.  Raises ValueError for any in the classic form, which
+        would lose them."""
         if not self.flexible:
+            if fields:
+                raise ValueError(f"the classic form has no tagged fields: {sorted(fields)}")
             return
         self.unsigned_varint(len(fields))
         for tag in sorted(fields):

@@ -61,7 +61,7 @@ from .serving.listener import listen
 from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
 from .settings.security_settings import first_users
-from .start_and_stop import Part, Stage, start, stop
+from .start_and_stop import Part, Stage, in_order, start, stop
 from .upkeep.disk_reserve import DiskReserves, ReservingDisk, full_folders
 
 log = logs.get(__name__)
@@ -226,31 +226,41 @@ class Node:
         """Every part that runs or holds something; `start_and_stop.py` says what the order means."""
         broker, parts = self._broker, self._parts
         bound, serving = Stage.BOUND, Stage.SERVING
-        return (
-            Part("pages", self._close_pages),
-            Part("grpc", lambda: parts.grpc.stop(grace=0.5), Stage.NETWORK, self._start_network),
-            Part("controller_grpc", self._stop_controller_grpc),
-            Part("renewal", parts.renewal.stop, Stage.NETWORK, parts.renewal.start),
-            Part("controller_node", self._stop_controller),
-            Part("controller", broker.controller.close),
-            Part("data_service", parts.data_service.close),
-            Part("peers", parts.peers.close),
-            Part("batch_threads", broker.batch_threads.close),
-            Part("directory", self._close_directory),
-            Part("group_commit", parts.group_commit.close),
-            Part("replicas", lambda: broker.replicas.shutdown(clean=self._state == "stopping")),
-            Part("application", parts.application.stop),
-            Part("metadata", parts.metadata.stop, Stage.METADATA, self._start_metadata),
-            Part("probing", broker.probing.stop, serving, broker.probing.start),
-            Part("lifecycle", broker.lifecycle.stop, serving, self._start_lifecycle),
-            Part("groups", broker.groups.stop, bound, broker.groups.start),
-            Part("transactions", broker.transactions.stop, bound, broker.transactions.start),
-            Part("audit", broker.audit.close),
-            Part("listener", self._close_listener, bound, self._listen),
-            Part("moves", parts.moves.stop, serving, parts.moves.start),
-            Part("upkeep", parts.upkeep.stop, serving, parts.upkeep.start),
-            Part("housekeeping", self._stop_housekeeping, serving, self._start_housekeeping),
+        # fmt: off
+        return in_order(
+            Part("pages", (), self._close_pages),
+            Part("grpc", (), lambda: parts.grpc.stop(grace=0.5), Stage.NETWORK, self._start_network),
+            Part("controller_grpc", (), self._stop_controller_grpc),
+            Part("renewal", ("grpc",), parts.renewal.stop, Stage.NETWORK, parts.renewal.start),
+            Part("controller_node", ("grpc", "controller_grpc"), self._stop_controller),
+            Part("controller", (), broker.controller.close),
+            Part("data_service", ("grpc",), parts.data_service.close),
+            Part("peers", (), parts.peers.close),
+            Part("batch_threads", (), broker.batch_threads.close),
+            Part("directory", (), self._close_directory),
+            Part("group_commit", ("directory",), parts.group_commit.close),
+            Part("replicas", ("directory", "group_commit"),
+                 lambda: broker.replicas.shutdown(clean=self._state == "stopping")),
+            Part("application", ("replicas",), parts.application.stop),
+            Part("metadata", ("controller", "application"),
+                 parts.metadata.stop, Stage.METADATA, self._start_metadata),
+            Part("probing", ("metadata",), broker.probing.stop, serving, broker.probing.start),
+            Part("lifecycle", ("controller", "application", "replicas"),
+                 broker.lifecycle.stop, serving, self._start_lifecycle),
+            Part("groups", ("replicas", "metadata", "lifecycle"),
+                 broker.groups.stop, bound, broker.groups.start),
+            Part("transactions", ("controller", "peers", "groups"),
+                 broker.transactions.stop, bound, broker.transactions.start),
+            Part("audit", (), broker.audit.close),
+            Part("listener", ("batch_threads", "peers", "groups", "transactions", "audit"),
+                 self._close_listener, bound, self._listen),
+            Part("moves", ("directory",), parts.moves.stop, serving, parts.moves.start),
+            Part("upkeep", ("directory", "group_commit", "replicas"),
+                 parts.upkeep.stop, serving, parts.upkeep.start),
+            Part("housekeeping", ("directory", "application"),
+                 self._stop_housekeeping, serving, self._start_housekeeping),
         )
+        # fmt: on
 
     async def _start(self) -> None:
         parts, lifecycle = self.parts_in_order(), self._broker.lifecycle

@@ -134,8 +134,7 @@ class IsrChanges:
 
     def maintain(self, replica: Replica) -> None:
         """Called from time to time: sends a lost change again, and proposes to remove lagging followers.  It
-        proposes no join: what ends an obstacle (`JoinObstacle`) is an event that does, a fetch, news of the
-        follower, the answer to a change, the end of a pause."""
+        proposes no join: what ends an obstacle (`JoinObstacle`) is an event that does (`JoinTrigger`)."""
         if (leader := replica.leader) is not None:
             self.submit(replica, leader.retry_pending())
             self.submit(replica, leader.propose_removals(replica.log.log_end_offset, self._clock.monotonic()))

@@ -59,7 +59,7 @@ def eligible_leaders(
     return tuple(node_id for node_id in known if node_id not in isr and node_id not in lost)
 
 
-def settle(
+def elect(
     topic: TopicState,
     number: int,
     partition: PartitionState,
@@ -67,8 +67,8 @@ def settle(
     lost: Collection[int] = (),
     reached: Reached | None = None,
 ) -> Wanted | None:
-    """Elects: the change that the partition needs when only `present` brokers may serve it; None when it may
-    stay as it is.  Of several candidates, one that the other replicas have `reached` goes first."""
+    """The election: the change that the partition needs when only `present` brokers serve it; None when it
+    may stay as it is.  Of several candidates, one that the other replicas have `reached` goes first."""
     isr = tuple(node_id for node_id in partition.isr if node_id in present and node_id not in lost)
     elr = eligible_leaders(topic, partition, isr, lost)
     last = partition.leader if partition.leader != NO_LEADER else partition.last_known_leader
@@ -97,11 +97,11 @@ def settle(
 
 
 _EPOCHS = {"leader_epoch", "partition_epoch"}  # no election depends on them
-_settled_by = attrgetter(*({each.name for each in fields(PartitionState)} - _EPOCHS))
+_decided_by = attrgetter(*({each.name for each in fields(PartitionState)} - _EPOCHS))
 
 
-class Settler:
-    """`settle` for the partitions of one topic, with a cache: of thousands of partitions most equal an
+class CachedElection:
+    """`elect` for the partitions of one topic, with a cache: of thousands of partitions most equal an
     earlier one."""
 
     __slots__ = ("_known", "_reached", "_topic")
@@ -111,12 +111,12 @@ class Settler:
         self._reached = reached
         self._known: dict[Hashable, Wanted | None] = {}
 
-    def settle(
+    def elect(
         self, number: int, partition: PartitionState, present: Set[int], lost: tuple[int, ...]
     ) -> Wanted | None:
-        key = (_settled_by(partition), frozenset(present), lost)
+        key = (_decided_by(partition), frozenset(present), lost)
         if key not in self._known:
-            self._known[key] = settle(self._topic, number, partition, present, lost, self._reached)
+            self._known[key] = elect(self._topic, number, partition, present, lost, self._reached)
         like = self._known[key]
         if like is None:
             return None
@@ -166,14 +166,14 @@ def needed_changes(
     for name in sorted(state.topics):
         topic = state.topics[name]
         topic_lost, topic_id = loss.of_topic(topic), topic.topic_id.bytes
-        settler = Settler(topic, reached)
+        cached = CachedElection(topic, reached)
         for number, partition in topic.partitions.items():
             is_damaged = bool(loss.damaged) and (topic_id, number) in loss.damaged
             lost = (loss.node_id,) if topic_lost or is_damaged else ()
             serving = able(state, topic, number, present) if some_offline else present
             if not lost and not loss.of_disk and partition.isr and serving.issuperset(partition.isr):
                 continue
-            wanted = settler.settle(number, partition, serving, lost)
+            wanted = cached.elect(number, partition, serving, lost)
             if loss.of_disk or is_damaged:
                 wanted = forget_disk(wanted, topic, number, partition, loss.node_id)
             if wanted is not None:

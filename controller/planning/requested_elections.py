@@ -18,7 +18,7 @@ from ...proto import controller_pb2 as rpc
 from ...wire.errors import ErrorCode
 from ..state.cluster_state import ClusterState
 from ..state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
-from .elections import Wanted, able, preferred_leader, settle
+from .elections import Wanted, able, elect, preferred_leader
 from .plan import PartitionKey, PartitionPlan
 from .reachability import Reached
 
@@ -107,7 +107,7 @@ def _unclean(
 ) -> Wanted | tuple[ErrorCode, str]:
     if partition.leader != NO_LEADER:
         return ErrorCode.ELECTION_NOT_NEEDED, f"node {partition.leader} leads"
-    wanted = settle(topic, number, partition, present)
+    wanted = elect(topic, number, partition, present)
     if wanted is not None and wanted.leader != NO_LEADER:
         return wanted
     if topic.unclean_election_allowed:

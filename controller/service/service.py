@@ -84,10 +84,11 @@ _Call = Callable[Concatenate["ControllerService", _Arguments], Coroutine[Any, An
 
 
 def _answers(
-    make: Callable[..., _Reply], *, waits: bool
+    make: Callable[..., _Reply], *, waits_at_entry: bool
 ) -> Callable[[_Call[_Arguments, _Reply]], _Call[_Arguments, _Reply]]:
-    """A call of the active controller: an error becomes a reply of the type `make` with its status.  `waits`:
-    the call first waits while many commands are in flight."""
+    """A call of the active controller: an error becomes a reply of the type `make` with its status.
+    `waits_at_entry`: the call begins once few enough commands are in flight.  CreateTopics waits before each
+    of its slices instead; no command in flight may delay the others that do not wait."""
 
     def decorate(call: _Call[_Arguments, _Reply]) -> _Call[_Arguments, _Reply]:
         @wraps(call)
@@ -96,7 +97,7 @@ def _answers(
         ) -> _Reply:
             try:
                 service.require_planner()
-                if waits:
+                if waits_at_entry:
                     await service._pipeline.wait_for_space()
                 return await call(service, *arguments, **named)
             except KafkaError as error:
@@ -224,7 +225,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- brokers -------------------------------------------------------------------------------------------
 
-    @_answers(rpc.RegisterBrokerReply, waits=False)
+    @_answers(rpc.RegisterBrokerReply, waits_at_entry=False)
     async def RegisterBroker(
         self, request: rpc.RegisterBrokerRequest, context: Any
     ) -> rpc.RegisterBrokerReply:
@@ -252,7 +253,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             metadata_id=self._log.state.metadata_id,
         )
 
-    @_answers(rpc.HeartbeatReply, waits=False)
+    @_answers(rpc.HeartbeatReply, waits_at_entry=False)
     async def Heartbeat(self, request: rpc.HeartbeatRequest, context: Any) -> rpc.HeartbeatReply:
         """Most heartbeats change nothing and wait for no command in flight; that of a broker that is being
         fenced waits."""
@@ -292,7 +293,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)
 
-    @_answers(rpc.AlterPartitionsReply, waits=False)
+    @_answers(rpc.AlterPartitionsReply, waits_at_entry=False)
     async def AlterPartitions(
         self, request: rpc.AlterPartitionsRequest, context: Any
     ) -> rpc.AlterPartitionsReply:
@@ -329,7 +330,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         view.elr.extend(partition.elr)
         return view
 
-    @_answers(rpc.AllocateProducerIdsReply, waits=False)
+    @_answers(rpc.AllocateProducerIdsReply, waits_at_entry=False)
     async def AllocateProducerIds(
         self, request: rpc.AllocateProducerIdsRequest, context: Any
     ) -> rpc.AllocateProducerIdsReply:
@@ -339,7 +340,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         count = plan.operations[0].allocate_producer_ids.count
         return rpc.AllocateProducerIdsReply(status=self._status(), first_id=result.value, count=count)
 
-    @_answers(rpc.ElectLeadersReply, waits=True)
+    @_answers(rpc.ElectLeadersReply, waits_at_entry=True)
     async def ElectLeaders(self, request: rpc.ElectLeadersRequest, context: Any) -> rpc.ElectLeadersReply:
         def plan(planner: ControllerPlanner) -> PartitionPlan:
             return plan_elections(
@@ -353,7 +354,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         results, index = elections.outcome(self._log.state), self._log.applied_index
         return rpc.ElectLeadersReply(status=self._status(), results=results, metadata_index=index)
 
-    @_answers(rpc.ReassignPartitionsReply, waits=True)
+    @_answers(rpc.ReassignPartitionsReply, waits_at_entry=True)
     async def ReassignPartitions(
         self, request: rpc.ReassignPartitionsRequest, context: Any
     ) -> rpc.ReassignPartitionsReply:
@@ -369,7 +370,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- the cluster ---------------------------------------------------------------------------------------
 
-    @_answers(rpc.UnregisterBrokerReply, waits=True)
+    @_answers(rpc.UnregisterBrokerReply, waits_at_entry=True)
     async def UnregisterBroker(
         self, request: rpc.UnregisterBrokerRequest, context: Any
     ) -> rpc.UnregisterBrokerReply:
@@ -387,7 +388,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             log.info("broker_unregistered", node=request.node_id)
         return rpc.UnregisterBrokerReply(status=self._status(), metadata_index=self._log.applied_index)
 
-    @_answers(rpc.UpdateFeaturesReply, waits=False)
+    @_answers(rpc.UpdateFeaturesReply, waits_at_entry=False)
     async def UpdateFeatures(
         self, request: rpc.UpdateFeaturesRequest, context: Any
     ) -> rpc.UpdateFeaturesReply:
@@ -422,7 +423,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         voters = sorted(self._log.voters)
         return dict(zip(voters, await asyncio.gather(*(ask(voter) for voter in voters)), strict=True))
 
-    @_answers(rpc.ChangeSecurityReply, waits=True)
+    @_answers(rpc.ChangeSecurityReply, waits_at_entry=True)
     async def ChangeSecurity(
         self, request: rpc.ChangeSecurityRequest, context: Any
     ) -> rpc.ChangeSecurityReply:
@@ -436,7 +437,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         index = self._log.applied_index
         return rpc.ChangeSecurityReply(status=self._status(), results=planned.results, metadata_index=index)
 
-    @_answers(rpc.ChangeDelegationTokenReply, waits=True)
+    @_answers(rpc.ChangeDelegationTokenReply, waits_at_entry=True)
     async def ChangeDelegationToken(
         self, request: rpc.ChangeDelegationTokenRequest, context: Any
     ) -> rpc.ChangeDelegationTokenReply:
@@ -458,7 +459,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
             status=self._status(), token=planned.token, metadata_index=index
         )
 
-    @_answers(rpc.ChargeMutationsReply, waits=False)
+    @_answers(rpc.ChargeMutationsReply, waits_at_entry=False)
     async def ChargeMutations(
         self, request: rpc.ChargeMutationsRequest, context: Any
     ) -> rpc.ChargeMutationsReply:
@@ -476,7 +477,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     # ---- topics --------------------------------------------------------------------------------------------
 
-    @_answers(rpc.CreateTopicsReply, waits=False)
+    @_answers(rpc.CreateTopicsReply, waits_at_entry=False)
     async def CreateTopics(self, request: rpc.CreateTopicsRequest, context: Any) -> rpc.CreateTopicsReply:
         """In slices, with one command a topic: other plans run between the slices."""
         if not request.request_id.client_id:  # so that its slices are one request
@@ -500,7 +501,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         index = self._log.applied_index
         return rpc.CreateTopicsReply(status=self._status(), topics=done.results, metadata_index=index)
 
-    @_answers(rpc.DeleteTopicsReply, waits=True)
+    @_answers(rpc.DeleteTopicsReply, waits_at_entry=True)
     async def DeleteTopics(self, request: rpc.DeleteTopicsRequest, context: Any) -> rpc.DeleteTopicsReply:
         def plan(planner: ControllerPlanner) -> topics.TopicPlans:
             before = self._applied_before(request.request_id)
@@ -510,7 +511,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         index = self._log.applied_index
         return rpc.DeleteTopicsReply(status=self._status(), topics=plans.results, metadata_index=index)
 
-    @_answers(rpc.CreatePartitionsReply, waits=True)
+    @_answers(rpc.CreatePartitionsReply, waits_at_entry=True)
     async def CreatePartitions(
         self, request: rpc.CreatePartitionsRequest, context: Any
     ) -> rpc.CreatePartitionsReply:
@@ -522,7 +523,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         index = self._log.applied_index
         return rpc.CreatePartitionsReply(status=self._status(), topics=plans.results, metadata_index=index)
 
-    @_answers(rpc.AlterConfigsReply, waits=True)
+    @_answers(rpc.AlterConfigsReply, waits_at_entry=True)
     async def AlterConfigs(self, request: rpc.AlterConfigsRequest, context: Any) -> rpc.AlterConfigsReply:
         def plan(planner: ControllerPlanner) -> topics.TopicPlans:
             plans = topics.plan_configuration(self._ahead, request)

@@ -11,7 +11,8 @@ that a release has (`model.py` has a name for each level).  A new *operation* of
 `model.OPERATION_LEVELS`: below it no node applies one; the plan calls `require_level` first, so that the
 client gets an error that says why.  A new *field* of an operation that exists is planned only after
 `require_level`, or left out below the level, and has an effect only where `metadata_level(features)` has
-reached it (`partition_changes.py` shows how); a field of a snapshot is empty below its level.  A new
+reached it (`partition_changes.py` shows how); a field of a snapshot is empty below its level.
+Both stand in `model.FIELD_LEVELS` (`test_field_levels.py` plays plans and snapshots at each level).  A new
 *setting* of a topic, and a new value of an old one, gets its level in `SETTING_LEVELS` or `VALUE_LEVELS`
 here, a new setting of nodes in `planning/node_settings.py`: the plans of CreateTopics and AlterConfigs refuse
 it below that, and what a node writes by itself (state topics, auto-creation) leaves it out.  Tests hold that

@@ -44,6 +44,16 @@ OPERATION_LEVELS: dict[str, int] = {
     "change_acls": SECURITY_LEVEL, "change_scram_credentials": SECURITY_LEVEL,
     "change_delegation_tokens": SECURITY_LEVEL, "change_client_quotas": SECURITY_LEVEL,
 }  # fmt: skip
+# The later fields of messages that the first level had, by `Message.field`: below its level no plan and no
+# snapshot has such a field.
+FIELD_LEVELS: dict[str, int] = {
+    "RegisterBroker.listeners": LISTENERS_LEVEL, "BrokerRecord.listeners": LISTENERS_LEVEL,
+    "PartitionChange.replicas": MOVES_LEVEL, "PartitionChange.adding": MOVES_LEVEL,
+    "PartitionChange.target": MOVES_LEVEL, "PartitionRecord.adding": MOVES_LEVEL,
+    "PartitionRecord.target": MOVES_LEVEL, "ClusterSnapshot.node_configs": NODE_SETTINGS_LEVEL,
+    "ClusterSnapshot.metadata_id": 1, "ClusterSnapshot.resource_configs": RESOURCES_LEVEL,
+    "ClusterSnapshot.session_timeout_ms": SESSIONS_LEVEL,
+}  # fmt: skip
 # The highest level of METADATA_VERSION that a release has: it is closed.  The next one is open until the
 # release that brings it: what is added meanwhile gets that level, under a name of its own above.
 RELEASED_LEVEL = 4

@@ -19,7 +19,14 @@ from .classic.events import (
     SyncGroup,
 )
 from .classic.state import GroupState
-from .consumer.events import ConsumerGroupConfig, ConsumerGroupEvent, ConsumerGroupReply
+from .consumer.events import (
+    ConsumerGroupConfig,
+    ConsumerGroupEvent,
+    ConsumerGroupHeartbeat,
+    ConsumerGroupReply,
+    ConsumerGroupTimer,
+    DescribeConsumerGroup,
+)
 from .consumer.state import ConsumerGroupState
 from .policy import MigrationPolicy
 
@@ -220,7 +227,22 @@ def group_ids_of(event: GroupEvent) -> tuple[str, ...]:
             return event.group_ids
         case TopicsDeleted() | ListGroups() | SilenceTimer():
             return ()
-        case _:
+        case (
+            JoinGroup()
+            | SyncGroup()
+            | Heartbeat()
+            | LeaveGroup()
+            | OffsetCommit()
+            | TxnOffsetCommit()
+            | OffsetFetch()
+            | DeleteGroup()
+            | DeleteOffsets()
+            | DescribeGroup()
+            | GroupTimer()
+            | ConsumerGroupHeartbeat()
+            | ConsumerGroupTimer()
+            | DescribeConsumerGroup()
+        ):
             return (event.group_id,)
 
 

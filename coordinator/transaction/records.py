@@ -20,7 +20,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from ..fields import FieldReader, FieldWriter, RecordFormatError
-from .state import TransactionMetadata, TransactionPartition, TransactionState
+from .state import READ_STATES, WRITTEN_STATES, TransactionMetadata, TransactionPartition, TransactionState
 
 KEY_VERSION = 0
 VALUE_VERSION = 1
@@ -30,7 +30,6 @@ _TAG_TRANSACTION_VERSION = 2
 _TAG_LAST_PRODUCER_EPOCH = 100
 _TAG_PARTITIONS_BY_TOPIC_ID = 101
 _NO_TOPIC_ID = UUID(int=0)
-_STORED = frozenset(TransactionState) - {TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE}
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -52,7 +51,10 @@ def decode_key(data: bytes) -> str | None:
 
 
 def encode_value(metadata: TransactionMetadata, version: int = VALUE_VERSION) -> bytes:
-    """TransactionLogValue.  Version 0 loses the tagged fields and is written by tests only."""
+    """TransactionLogValue.  Version 0 holds no tagged fields and is written by tests only.  Raises ValueError
+    for a state that this release does not write."""
+    if metadata.state not in WRITTEN_STATES:
+        raise ValueError(f"{metadata.transactional_id!r}: {metadata.state.name} is never stored")
     writer = FieldWriter(flexible=version >= 1)
     writer.int16(version)
     writer.int64(metadata.producer_id)
@@ -133,7 +135,7 @@ def decode_value(transactional_id: str, data: bytes, record_offset: int) -> Tran
         reader.int32(),
         reader.int8(),
     )
-    if number not in _STORED:
+    if number not in READ_STATES:
         raise RecordFormatError(f"{transactional_id!r} is in state {number}, which is never stored")
     partitions = _read_partitions(reader, with_ids=False)
     last_update_ms, start_ms = reader.int64(), reader.int64()

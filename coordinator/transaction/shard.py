@@ -82,6 +82,7 @@ from .identity import check_identity, expected_identity, fenced, repeats_end, re
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    PROPERTIES,
     RULES,
     Action,
     Stimulus,
@@ -477,7 +478,7 @@ class TransactionShard:
             metadata.producer_id,
             metadata.producer_epoch,
             self.coordinator_epoch,
-            metadata.state is TransactionState.PREPARE_COMMIT,
+            metadata.state.commits,
             tuple(sorted(metadata.partitions, key=_by_name)),
             metadata.transaction_version,
             self._identity(metadata, prepare_offset),
@@ -489,13 +490,13 @@ class TransactionShard:
             # The markers of another transaction, or of an older coordinator: compare by identity, never by
             # transactional id.
             return Reply(Done())
-        if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE:
+        completed = PROPERTIES[current.state].completed_as
+        if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE or completed is None:
             return Reply(Done())
         self._marked[identity.transactional_id] = identity
-        committed = current.state is TransactionState.PREPARE_COMMIT
         following = replace(
             current,
-            state=TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT,
+            state=completed,
             partitions=frozenset(),
             last_update_ms=context.now_ms,
         )
@@ -556,8 +557,7 @@ class TransactionShard:
     def _running_for_ms(metadata: TransactionMetadata, now_ms: int) -> int:
         """KIP-994; -1 without an open transaction.  An entry keeps the start of its last transaction after
         the end of that."""
-        running = metadata.state is TransactionState.ONGOING or metadata.state.is_prepare
-        return now_ms - metadata.start_ms if running else -1
+        return now_ms - metadata.start_ms if metadata.state.runs else -1
 
     def _describe(self, event: DescribeTransactions) -> TransactionOutcome:
         if not event.transactional_id:

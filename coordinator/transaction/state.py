@@ -52,22 +52,66 @@ class TransactionState(IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @property
+    def runs(self) -> bool:
+        return PROPERTIES[self].runs
+
+    @property
     def is_prepare(self) -> bool:
-        """The end is decided, and its markers are not known to be written everywhere: the transaction still
-        runs and names its partitions, a new coordinator sends the markers again, requests may wait for the
-        end.  A new state has to answer each of these."""
-        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+        return PROPERTIES[self].completed_as is not None
 
     @property
     def is_complete(self) -> bool:
-        """All markers are written: no partition takes part any more."""
-        return self in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+        return self in COMPLETED
+
+    @property
+    def commits(self) -> bool:
+        """Raises ValueError where no end is decided."""
+        if (commits := PROPERTIES[self].commits) is None:
+            raise ValueError(f"{self.name} neither commits nor aborts")
+        return commits
 
 
 EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
 PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
 COMPLETE_COMMIT, COMPLETE_ABORT = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
 DEAD, PREPARE_EPOCH_FENCE = TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE
+
+
+class StateProperties(NamedTuple):
+    """What the shard, its records and its invariants ask of a state.
+
+    runs: the transaction has a start, its timeout or its end is to come.
+    commits: the end that is decided; None: none is.
+    completed_as: of a *prepared* state, whose markers are not known to be written everywhere: it still names
+    its partitions, a new coordinator sends the markers again, requests may wait for the end.  It is followed
+    by that state, where all markers are written and no partition takes part any more.
+    stored_from: the feature level from which on records hold the state; None: none ever does.  Only states of
+    `FIRST_LEVEL` are written; one of a later level needs a shard that knows the finalised level.
+    """
+
+    runs: bool
+    commits: bool | None
+    completed_as: TransactionState | None
+    stored_from: int | None
+
+
+FIRST_LEVEL = 1
+# fmt: off
+PROPERTIES: dict[TransactionState, StateProperties] = {
+    #                                    runs   commits completed as     stored from
+    EMPTY:               StateProperties(False, None,   None,            FIRST_LEVEL),
+    ONGOING:             StateProperties(True,  None,   None,            FIRST_LEVEL),
+    PREPARE_COMMIT:      StateProperties(True,  True,   COMPLETE_COMMIT, FIRST_LEVEL),
+    PREPARE_ABORT:       StateProperties(True,  False,  COMPLETE_ABORT,  FIRST_LEVEL),
+    COMPLETE_COMMIT:     StateProperties(False, True,   None,            FIRST_LEVEL),
+    COMPLETE_ABORT:      StateProperties(False, False,  None,            FIRST_LEVEL),
+    DEAD:                StateProperties(False, None,   None,            None),
+    PREPARE_EPOCH_FENCE: StateProperties(False, None,   None,            None),
+}
+# fmt: on
+COMPLETED = frozenset(each.completed_as for each in PROPERTIES.values() if each.completed_as is not None)
+READ_STATES = frozenset(state for state, each in PROPERTIES.items() if each.stored_from is not None)
+WRITTEN_STATES = frozenset(state for state, each in PROPERTIES.items() if each.stored_from == FIRST_LEVEL)
 
 VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
     EMPTY: frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD}),  # DEAD: no entry yet
@@ -185,7 +229,7 @@ _TARGETS = {
 def leads_to(state: TransactionState, action: Action) -> TransactionState | None:
     """The state that an action writes; None when it writes nothing, or the unchanged entry again."""
     if action is Action.COMPLETE:
-        return COMPLETE_COMMIT if state is PREPARE_COMMIT else COMPLETE_ABORT
+        return PROPERTIES[state].completed_as
     return _TARGETS.get(action)
 
 
@@ -211,19 +255,8 @@ class TransactionMetadata:
     T7).  record_offset: the offset of this record, which makes a prepared transaction unique although its
     producer id and epoch may be used again (rule T18).
 
-    A transition carries every field on (`replace`) that it does not name:
-
-    | field | set by | cleared by |
-    |---|---|---|
-    | producer_id | InitProducerId (new, rotated), COMPLETE (to next_producer_id) | |
-    | producer_epoch | InitProducerId, EndTxn (TV2), fencing: one more; 0 with another id | |
-    | timeout_ms | InitProducerId | |
-    | start_ms | the first enlistment, an EndTxn outside of Ongoing | InitProducerId; not by COMPLETE |
-    | partitions | enlistments | COMPLETE, InitProducerId, an EndTxn outside of Ongoing |
-    | last_producer_epoch | InitProducerId again, EndTxn (TV2), a timeout | enlistments, a new instance |
-    | previous_producer_id | each rotation | |
-    | next_producer_id | a bump to the last epoch | COMPLETE |
-    | transaction_version | enlistments, EndTxn | |
+    A transition carries every field on (`replace`) that it does not name.  Which ones set, keep or clear a
+    field is the table of tests/coordinator/test_transaction_fields.py, held against every record written.
     """
 
     transactional_id: str

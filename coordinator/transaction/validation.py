@@ -26,6 +26,7 @@ from .events import (
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    READ_STATES,
     VALID_PREVIOUS,
     TransactionMetadata,
     TransactionState,
@@ -56,7 +57,7 @@ def transactional_ids_of(event: TransactionEvent) -> tuple[str, ...]:
 def entry_violations(entry: TransactionMetadata, max_producer_epoch: int) -> Iterator[str]:
     """What one entry says against itself."""
     state, prepared = entry.state, entry.state.is_prepare
-    if state in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
+    if state not in READ_STATES:
         yield "the state is never stored"
     if entry.producer_id < 0 or not 0 <= entry.producer_epoch <= max_producer_epoch:
         yield "the producer id or its epoch is out of range"
@@ -70,11 +71,10 @@ def entry_violations(entry: TransactionMetadata, max_producer_epoch: int) -> Ite
         yield "the epoch before the present one is not below it"
     if state is TransactionState.ONGOING and last != NO_PRODUCER_EPOCH:
         yield "a producer with an open transaction may repeat an older request"
-    enlists = state in (TransactionState.ONGOING, TransactionState.PREPARE_COMMIT)
-    without_partitions = state is TransactionState.PREPARE_ABORT and entry.transaction_version >= 2
-    if bool(entry.partitions) != (enlists or prepared) and not without_partitions:
+    without_partitions = prepared and not state.commits and entry.transaction_version >= 2
+    if bool(entry.partitions) != state.runs and not without_partitions:
         yield "partitions are enlisted exactly while the transaction is open or prepared"
-    if (enlists or prepared) and entry.start_ms < 0:
+    if state.runs and entry.start_ms < 0:
         yield "an open transaction has no start"
     if entry.timeout_ms <= 0:
         yield "the transaction timeout is not positive"

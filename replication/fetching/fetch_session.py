@@ -16,6 +16,7 @@ nothing per partition on either side.
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 from ...wire.errors import ErrorCode
 from ...wire.fetch import FetchPartition, FetchRequest
@@ -31,9 +32,13 @@ WITHOUT_SESSION_MAX = 1_000
 wait."""
 
 
-Facts = tuple[object, int, int]
-"""What an answer says of a partition besides its records: the leader's core, its high watermark and the log
-start."""
+class Facts(NamedTuple):
+    """What an answer says of a partition besides its records.  A change of any field is news."""
+
+    leader: object
+    """The leader's core: one for each leader epoch."""
+    high_watermark: int
+    log_start_offset: int
 
 
 class News(Enum):
@@ -76,9 +81,9 @@ class FollowerSession:
         """Compares `facts` with what this session has sent; the answers of an earlier session may have been
         lost."""
         sent = self._sent.get(key)
-        if sent is None or sent[0] is not facts[0] or sent[2] < facts[2]:
+        if sent is None or sent._replace(high_watermark=facts.high_watermark) != facts:
             return News.NOW
-        return News.NONE if sent[1] >= facts[1] else News.WATERMARK
+        return News.NONE if sent.high_watermark >= facts.high_watermark else News.WATERMARK
 
     def record_sent(self, key: Key, facts: Facts) -> None:
         """Notes the facts that the present answer sends."""

@@ -244,7 +244,7 @@ class FollowerFetches:
                 throttle.sent(len(answer.records))
             if not answer.records:
                 session.dirty[key] = None  # the budget is used up: the next fetch reads it
-        news_facts = leader, leader.high_watermark, log.log_start_offset
+        news_facts = Facts(leader, leader.high_watermark, log.log_start_offset)
         news = session.news(key, news_facts)
         if news is not News.NONE:
             facts[key] = news_facts

@@ -114,15 +114,29 @@ OUTCOMES = {
 }
 
 
-class JoinObstacle(enum.Enum):
-    """What keeps a follower out of the ISR (docs/semantics.md R7, R10).  The high watermark waits for
-    one that keeps up and that only `BELOW_HIGH_WATERMARK` keeps out (R4)."""
+class JoinTrigger(enum.Enum):
+    """The events after which the shell asks the leader to propose a follower."""
 
-    PAUSED = "paused"  # refused or removed, and the pause is not over
-    NOT_ELIGIBLE = "not_eligible"  # fenced, shutting down, or another broker epoch in the applied metadata
-    BELOW_EPOCH_START = "below_epoch_start"  # KIP-320
-    HAS_DELETED_RECORDS = "has_deleted_records"  # its log start is below `deleted_below`
-    BELOW_HIGH_WATERMARK = "below_high_watermark"
+    FETCH = "a fetch that lists the partition"
+    BROKER_NEWS = "the metadata of its broker change"
+    PAUSE_END = "its pause ends"
+
+
+class JoinObstacle(enum.Enum):
+    """What keeps a follower out of the ISR (docs/semantics.md R7, R10): a name, whether the high watermark
+    waits for a follower that keeps up and that nothing else keeps out (R4), and the event that ends it."""
+
+    def __init__(self, label: str, is_waited_for: bool, ended_by: JoinTrigger) -> None:
+        self.label, self.is_waited_for, self.ended_by = label, is_waited_for, ended_by
+
+    # refused or removed, and the pause is not over
+    PAUSED = "paused", False, JoinTrigger.PAUSE_END
+    # fenced, shutting down, or another broker epoch in the applied metadata
+    NOT_ELIGIBLE = "not_eligible", False, JoinTrigger.BROKER_NEWS
+    BELOW_EPOCH_START = "below_epoch_start", False, JoinTrigger.FETCH  # KIP-320
+    # its log start is below `deleted_below`
+    HAS_DELETED_RECORDS = "has_deleted_records", False, JoinTrigger.FETCH
+    BELOW_HIGH_WATERMARK = "below_high_watermark", True, JoinTrigger.FETCH
 
 
 class JoinEvent(enum.Enum):

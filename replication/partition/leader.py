@@ -328,21 +328,24 @@ class PartitionLeader:
             return False
         if not self._is_caught_up(progress, leader_log_end, now_s):
             return False
-        return self._join_obstacle(progress) in (None, JoinObstacle.BELOW_HIGH_WATERMARK)
+        return all(each.is_waited_for for each in self._join_obstacles(progress))
 
-    def _join_obstacle(self, progress: ReplicaProgress) -> JoinObstacle | None:
-        """None: the follower may join the ISR."""
-        if progress.join_paused:
-            return JoinObstacle.PAUSED
-        if progress.fetch_offset < self.epoch_start_offset:
-            return JoinObstacle.BELOW_EPOCH_START
-        if max(0, progress.log_start_offset) < self.deleted_below:
-            return JoinObstacle.HAS_DELETED_RECORDS
-        if not self._is_eligible(progress):
-            return JoinObstacle.NOT_ELIGIBLE
-        if progress.fetch_offset < self.high_watermark:
-            return JoinObstacle.BELOW_HIGH_WATERMARK
-        return None
+    def _join_obstacles(self, progress: ReplicaProgress) -> list[JoinObstacle]:
+        """All of them: one must not hide another, which the high watermark does not wait for."""
+        return [each for each in JoinObstacle if self._is_kept_out_by(each, progress)]
+
+    def _is_kept_out_by(self, obstacle: JoinObstacle, progress: ReplicaProgress) -> bool:
+        match obstacle:
+            case JoinObstacle.PAUSED:
+                return progress.join_paused
+            case JoinObstacle.NOT_ELIGIBLE:
+                return not self._is_eligible(progress)
+            case JoinObstacle.BELOW_EPOCH_START:
+                return progress.fetch_offset < self.epoch_start_offset
+            case JoinObstacle.HAS_DELETED_RECORDS:
+                return max(0, progress.log_start_offset) < self.deleted_below
+            case JoinObstacle.BELOW_HIGH_WATERMARK:
+                return progress.fetch_offset < self.high_watermark
 
     def _is_eligible(self, progress: ReplicaProgress) -> bool:
         return self._eligibility_of(progress.node_id, progress.broker_epoch) is Eligibility.YES
@@ -357,7 +360,7 @@ class PartitionLeader:
         is pending."""
         if node_id in self._maximal_isr or self._pending is not None:
             return None
-        if self._join_obstacle(self.follower(node_id)) is not None:
+        if self._join_obstacles(self.follower(node_id)):
             return None
         return self._start(ChangeKind.EXPAND, self._isr | {node_id})
 

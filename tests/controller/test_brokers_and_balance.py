@@ -273,9 +273,9 @@ def test_ablation_an_election_despite_the_topics_setting_loses_records(
 def test_a_state_topic_never_has_an_unclean_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = TopicState("__transaction_state", UUID(int=1), {"unclean.leader.election.enable": "true"})
     partition = PartitionState((1, 2), (), leader=-1, last_known_leader=1)
-    assert elections.settle(topic, 0, partition, {2}) is None
+    assert elections.elect(topic, 0, partition, {2}) is None
     monkeypatch.setattr(TopicState, "internal", property(lambda _self: False))
-    wanted = elections.settle(topic, 0, partition, {2})
+    wanted = elections.elect(topic, 0, partition, {2})
     assert wanted is not None
     assert wanted.leader == 2
     assert wanted.unclean

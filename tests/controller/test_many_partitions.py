@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tidegate.controller.planning.elections import Settler, settle
+from tidegate.controller.planning.elections import CachedElection, elect
 from tidegate.controller.state import topic_table
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import NO_LEADER, PartitionState, TopicState
@@ -40,14 +40,14 @@ def any_partition(random: Random) -> PartitionState:
 def test_partitions_that_are_settled_together_become_what_each_would_alone(config: dict[str, str]) -> None:
     random = Random(5)
     topic = TopicState("t", TOPIC_ID, config)
-    settler = Settler(topic)
+    cached = CachedElection(topic)
     for number in range(5000):
         partition, present, lost = (
             any_partition(random),
             set(some(random, BROKERS)),
             some(random, BROKERS)[:1],
         )
-        assert settler.settle(number, partition, present, lost) == settle(
+        assert cached.elect(number, partition, present, lost) == elect(
             topic, number, partition, present, lost
         )
 
@@ -138,14 +138,14 @@ def brokers_1_and_2() -> ClusterState:
     return state
 
 
-def test_a_moving_partition_is_settled_by_its_own_minimum() -> None:
+def test_a_moving_partition_is_decided_by_its_own_minimum() -> None:
     """min.insync.replicas does not count on replicas that are being added, so the same ISR may be enough for
     one of them only."""
     topic = TopicState("t", TOPIC_ID, {"min.insync.replicas": "3"})
     still = PartitionState((1, 2, 3), (1, 2, 3), leader=1, last_known_leader=1)
     moving = PartitionState((1, 2, 3), (1, 2, 3), leader=1, last_known_leader=1, adding=(3,), target=(1, 3))
-    settler, state, known = Settler(topic), brokers_1_and_2(), dict[Any, Any]()
-    settled = [settler.settle(number, each, {1, 2}, ()) for number, each in enumerate((still, moving))]
+    cached, state, known = CachedElection(topic), brokers_1_and_2(), dict[Any, Any]()
+    settled = [cached.elect(number, each, {1, 2}, ()) for number, each in enumerate((still, moving))]
     assert [wanted and wanted.elr for wanted in settled] == [(3,), ()]
     change = pb.PartitionChange(leader=1, isr=[1, 2], elr=[3], last_known_leader=1)
     found = [

@@ -4,13 +4,15 @@ noticed."""
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import is_dataclass
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.coordinator.fields import RecordFormatError
+from tidegate.coordinator import silence
+from tidegate.coordinator.fields import FieldWriter, RecordFormatError
 from tidegate.coordinator.group.classic import records as group_records
 from tidegate.coordinator.group.classic.records import (
     GroupKey,
@@ -30,31 +32,39 @@ from tidegate.coordinator.group.consumer.records import (
 )
 from tidegate.coordinator.group.consumer.state import MemberState
 from tidegate.coordinator.transaction import records
-from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionPartition, TransactionState
+from tidegate.coordinator.transaction.state import (
+    FIRST_LEVEL,
+    PROPERTIES,
+    READ_STATES,
+    WRITTEN_STATES,
+    TransactionMetadata,
+    TransactionPartition,
+    TransactionState,
+)
 
-STORED = [
-    s for s in TransactionState if s not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
-]
 names = st.text(min_size=1, max_size=20)
 int64 = st.integers(-(2**63), 2**63 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int16 = st.integers(-(2**15), 2**15 - 1)
 topic_ids = st.one_of(st.none(), st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number)))
-partitions = st.builds(TransactionPartition, names, st.integers(0, 2**31 - 1), topic_ids)
 
 
 def drawn(kind: type[Any], *strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A field that is new has a strategy here, too: one that a record loses would have its default."""
-    assert len(strategies) == len(dataclasses.fields(kind)), f"a field of {kind.__name__} is not drawn"
+    """A field that is new has a strategy here, too: one that a record loses would have its default.  `kind`:
+    a dataclass, or a named tuple."""
+    names = [each.name for each in dataclasses.fields(kind)] if is_dataclass(kind) else kind._fields
+    assert len(strategies) == len(names), f"a field of {kind.__name__} is not drawn"
     return st.builds(kind, *strategies)
 
+
+partitions = drawn(TransactionPartition, names, st.integers(0, 2**31 - 1), topic_ids)
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "transactional_id": names,
     "producer_id": int64,
     "producer_epoch": int16,
     "timeout_ms": int32,
-    "state": st.sampled_from(STORED),
+    "state": st.sampled_from(sorted(WRITTEN_STATES)),
     "last_update_ms": int64,
     "start_ms": int64,
     "partitions": st.frozensets(partitions, max_size=6),
@@ -75,6 +85,49 @@ def test_every_field_of_a_transaction_is_drawn() -> None:
 def test_a_transaction_survives_the_log(metadata: TransactionMetadata) -> None:
     assert records.decode_key(records.encode_key(metadata.transactional_id)) == metadata.transactional_id
     assert records.decode_value(metadata.transactional_id, records.encode_value(metadata), 12) == metadata
+
+
+# Every node of a cluster reads these, and writes them (docs/tour.md, the rule for mixed versions).
+FIRST_STATES = {"EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT"}
+
+
+def test_the_states_and_versions_of_the_first_level_are_pinned() -> None:
+    """A state, or a version of a value, that is new stops the coordinator of an older version: it needs a
+    level of its own, and a shard that asks for it."""
+    by_level: dict[int | None, set[str]] = {}
+    for state in TransactionState:
+        by_level.setdefault(PROPERTIES[state].stored_from, set()).add(state.name)
+    assert by_level == {FIRST_LEVEL: FIRST_STATES, None: {"DEAD", "PREPARE_EPOCH_FENCE"}}
+    assert {state.name for state in WRITTEN_STATES} == FIRST_STATES
+    versions = {
+        "transaction": records.encode_value(sample()),
+        "group": group_records.encode_group_value(GroupValue("", 0, None, None, 0, ())),
+        "offset": group_records.encode_offset_value(OffsetValue(0, 0, "", 0)),
+        "offset that expires": group_records.encode_offset_value(OffsetValue(0, -1, "", 0, 5)),
+        "note of silence": silence.encode_value(silence.Note(0, 0)),
+    } | {kind.name: consumer_records.encode_value(kind, said) for kind, said in CONSUMER_SAMPLES.items()}
+    assert {name: int.from_bytes(data[:2], "big") for name, data in versions.items()} == {
+        "transaction": 1, "group": 3, "offset": 3, "offset that expires": 1, "note of silence": 0,
+        **{kind.name: 0 for kind in RecordKind},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("state", sorted(set(TransactionState) - READ_STATES))
+def test_a_state_of_no_level_is_neither_written_nor_read(state: TransactionState) -> None:
+    with pytest.raises(ValueError, match="never stored"):
+        records.encode_value(sample(state=state))
+    data = bytearray(records.encode_value(sample()))
+    assert data[16] == TransactionState.ONGOING
+    data[16] = state
+    with pytest.raises(RecordFormatError, match="never stored"):
+        records.decode_value("t", bytes(data), 0)
+
+
+def test_a_state_of_a_later_level_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {state for state in READ_STATES if PROPERTIES[state].stored_from == FIRST_LEVEL} == WRITTEN_STATES
+    monkeypatch.setattr(records, "WRITTEN_STATES", WRITTEN_STATES - {TransactionState.ONGOING})
+    with pytest.raises(ValueError, match="never stored"):
+        records.encode_value(sample())
 
 
 def sample(**changes: Any) -> TransactionMetadata:
@@ -160,22 +213,28 @@ def test_a_generation_survives_the_log(value: GroupValue) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    names, names, st.integers(0, 2**31 - 1), int64, int32, names, int64, st.just(-1) | st.integers(0, 2**60)
+    drawn(OffsetKey, names, names, st.integers(0, 2**31 - 1)),
+    # the version with an expiry has no leader epoch
+    drawn(OffsetValue, int64, int32, names, int64, st.just(-1))
+    | drawn(OffsetValue, int64, st.just(-1), names, int64, st.integers(0, 2**60)),
 )
-def test_an_offset_survives_the_log(
-    group: str,
-    topic: str,
-    partition: int,
-    offset: int,
-    epoch: int,
-    metadata: str,
-    committed: int,
-    expires: int,
-) -> None:
-    key = OffsetKey(group, topic, partition)
+def test_an_offset_survives_the_log(key: OffsetKey, value: OffsetValue) -> None:
     assert group_records.decode_key(group_records.encode_offset_key(*key)) == key
-    value = OffsetValue(offset, epoch if expires < 0 else -1, metadata, committed, expires)
     assert group_records.decode_offset_value(group_records.encode_offset_value(value)) == value
+
+
+@settings(max_examples=50, deadline=None)
+@given(drawn(silence.NoteKey, names, names), drawn(silence.Note, int64, int16))
+def test_a_note_of_silence_survives_the_log(key: silence.NoteKey, note: silence.Note) -> None:
+    assert silence.decode_key(silence.encode_key(*key)) == key
+    assert silence.decode_value(silence.encode_value(note)) == note
+
+
+def test_a_tagged_field_never_gets_lost_in_a_classic_record() -> None:
+    with pytest.raises(ValueError, match="no tagged fields"):
+        FieldWriter().tags({7: b"lost"})
+    with pytest.raises(ValueError, match="no tagged fields"):
+        records.encode_value(sample(next_producer_id=9), version=0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -206,9 +265,7 @@ def test_the_bytes_of_offsets_and_groups_are_kafkas() -> None:
     assert group_records.encode_offset_value(value).hex() == classic
     flexible = bytes.fromhex("0004" + "0000000000000007" + "00000002" + "026d" + "0000000000000009" + "00")
     assert group_records.decode_offset_value(flexible) == value
-    assert group_records.decode_key(b"\x00\x03\x00\x01g") is None, (
-        "KIP-848's records belong to a later release"
-    )
+    assert group_records.decode_key(b"\x00\x03\x00\x01g") is None, "a consumer group's record (KIP-848)"
 
 
 # --- consumer groups (KIP-848) ------------------------------------------------------------------------------
@@ -216,7 +273,7 @@ def test_the_bytes_of_offsets_and_groups_are_kafkas() -> None:
 assigned = st.frozensets(
     st.tuples(st.integers(1, 3).map(lambda number: UUID(int=number)), st.integers(0, 40)), max_size=8
 )
-shapes = st.builds(
+shapes = drawn(
     TopicShape, st.integers(1, 2**128 - 1).map(lambda number: UUID(int=number)), st.integers(1, 2**31 - 1)
 )
 optional = st.one_of(st.none(), names)
@@ -263,6 +320,16 @@ def test_a_consumer_groups_record_survives_the_log(
             consumer_records.decode_value(kind, data[:cut])
     with pytest.raises(RecordFormatError):
         consumer_records.decode_value(kind, data + b"\x00")
+
+
+CONSUMER_SAMPLES: dict[RecordKind, Any] = {
+    RecordKind.GROUP: 7,
+    RecordKind.TARGET_EPOCH: 7,
+    RecordKind.TOPICS: {},
+    RecordKind.TARGET: frozenset(),
+    RecordKind.MEMBER: MemberMetadata("i", None, "c", "/h", ("t",), None, 60_000, "range"),
+    RecordKind.CURRENT: CurrentAssignment(5, 4, MemberState.STABLE, frozenset(), frozenset()),
+}
 
 
 def test_consumer_groups_records_are_kafkas_bytes() -> None:

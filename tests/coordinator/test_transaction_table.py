@@ -136,7 +136,7 @@ def request(stimulus: Stimulus, made: TransactionShard) -> Any:
             return EndTxn(ID, PID, EPOCH - 1, stimulus is T.COMMIT_REPEATED, 2)
         case T.MARKERS_WRITTEN:
             absent = TransactionMetadata(ID, PID, EPOCH, 1, S.PREPARE_COMMIT, 0)
-            return MarkersWritten(made._send_markers(current or absent, 40).identity)
+            return MarkersWritten(made._identity(current or absent, 40))
         case T.TIMEOUT:
             return TimeoutTransaction(ID)
         case T.EXPIRE:

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any, cast, get_type_hints
 from unittest.mock import MagicMock
 
+import pytest
 from tidegate.node.assembly import Parts
 from tidegate.node.node import Node
 from tidegate.node.serving.broker import Broker
-from tidegate.node.start_and_stop import Part, Stage, start, stop
+from tidegate.node.start_and_stop import Part, Stage, in_order, start, stop
 
 from .test_configuration import loaded
 
@@ -18,7 +19,7 @@ OWN = {"pages", "controller_grpc", "controller_node", "listener", "housekeeping"
 """Of the node itself."""
 
 
-def in_order() -> tuple[Part, ...]:
+def parts_of_a_node() -> tuple[Part, ...]:
     node = cast(Any, Node(loaded()))
     node._broker = node._parts = node._directory = MagicMock()
     return cast(Node, node).parts_in_order()
@@ -27,32 +28,28 @@ def in_order() -> tuple[Part, ...]:
 def test_every_part_that_starts_or_stops_is_in_the_list_once() -> None:
     made = {**get_type_hints(Broker), **get_type_hints(Parts)}
     wanted = {name for name, part in made.items() if ENDS & set(dir(part))}
-    names = [part.name for part in in_order()]
+    names = [part.name for part in parts_of_a_node()]
     assert sorted(names) == sorted(wanted | OWN)
     starting = {name for name in wanted if hasattr(made[name], "start")}
-    assert starting == {part.name for part in in_order() if part.stage is not Stage.MADE} - OWN
+    assert starting == {part.name for part in parts_of_a_node() if part.stage is not Stage.MADE} - OWN
 
 
-def test_what_a_part_needs_stops_after_it() -> None:
-    """(a part, what it uses until its end)"""
-    at = {part.name: number for number, part in enumerate(in_order())}
-    for part, needed in (
-        ("listener", "transactions"),
-        ("listener", "lifecycle"),
-        ("transactions", "metadata"),
-        ("groups", "replicas"),
-        ("lifecycle", "application"),
-        ("metadata", "controller"),
-        ("application", "replicas"),
-        ("replicas", "group_commit"),
-        ("group_commit", "directory"),
-        ("upkeep", "directory"),
-        ("moves", "directory"),
-        ("housekeeping", "replicas"),
-        ("controller_node", "grpc"),
-        ("controller_node", "controller_grpc"),
-    ):
-        assert at[needed] < at[part], f"{part} uses {needed}"
+def test_a_part_stands_after_what_it_needs() -> None:
+    """The order of the node is checked where it is made: every pair of neighbours that need each other can
+    stand in one order only."""
+    parts = list(parts_of_a_node())
+    for number, part in enumerate(parts):
+        for needed in part.needs:
+            at = next(each for each, other in enumerate(parts) if other.name == needed)
+            swapped = [*parts]
+            swapped[at], swapped[number] = part, parts[at]
+            with pytest.raises(ValueError, match="must stand before it"):
+                in_order(*swapped)
+
+
+def test_a_need_that_comes_later_or_never_is_refused() -> None:
+    with pytest.raises(ValueError, match="a needs b"):
+        in_order(Part("a", ("b",), lambda: None), Part("b", (), lambda: None))
 
 
 async def test_stages_start_in_the_order_of_the_list_and_all_stop_in_reverse() -> None:
@@ -63,7 +60,7 @@ async def test_stages_start_in_the_order_of_the_list_and_all_stop_in_reverse() -
             await asyncio.sleep(0)
             said.append(f"start {name}")
 
-        return Part(name, lambda: said.append(f"stop {name}"), stage, begin)
+        return Part(name, (), lambda: said.append(f"stop {name}"), stage, begin)
 
     parts = [part("a", Stage.SERVING), part("b", Stage.BOUND), part("c", Stage.SERVING)]
     await start(parts, Stage.BOUND)

@@ -43,14 +43,14 @@ def leader_of(
 
 def join_despite(patch: pytest.MonkeyPatch, bound: str) -> None:
     """Ablation: leaders take followers into the ISR as if their attribute `bound`, an offset, were 0."""
-    join_obstacle = PartitionLeader._join_obstacle
+    join_obstacles = PartitionLeader._join_obstacles
 
-    def obstacle(leader: PartitionLeader, progress: ReplicaProgress) -> JoinObstacle | None:
+    def obstacles(leader: PartitionLeader, progress: ReplicaProgress) -> list[JoinObstacle]:
         offset = getattr(leader, bound)
         setattr(leader, bound, 0)
         try:
-            return join_obstacle(leader, progress)
+            return join_obstacles(leader, progress)
         finally:
             setattr(leader, bound, offset)
 
-    patch.setattr(PartitionLeader, "_join_obstacle", obstacle)
+    patch.setattr(PartitionLeader, "_join_obstacles", obstacles)

@@ -18,6 +18,7 @@ from tidegate.replication.partition.isr_change import (
     ChangeState,
     JoinEvent,
     JoinObstacle,
+    JoinTrigger,
     PendingChange,
 )
 from tidegate.replication.partition.leader import JOIN_SILENCE_S, PartitionLeader
@@ -358,17 +359,46 @@ OBSTACLES: dict[JoinObstacle, Callable[[PartitionLeader, Metadata], object]] = {
 WAITED_FOR = {JoinObstacle.BELOW_HIGH_WATERMARK}
 
 
-@pytest.mark.parametrize("obstacle", JoinObstacle)
-def test_each_obstacle_keeps_a_follower_out_and_says_whether_it_is_waited_for(obstacle: JoinObstacle) -> None:
+def kept_out(*obstacles: JoinObstacle) -> tuple[PartitionLeader, Metadata]:
     metadata = Metadata()
     leader = leader_of(isr=(1, 2), eligibility_of=metadata.eligibility_of)
     fetch(leader, 3, 20, end=20)
-    follower = leader.follower(3)
-    assert leader._join_obstacle(follower) is None
-    OBSTACLES[obstacle](leader, metadata)
-    assert leader._join_obstacle(follower) is obstacle
+    assert not leader._join_obstacles(leader.follower(3))
+    for obstacle in obstacles:
+        OBSTACLES[obstacle](leader, metadata)
+    return leader, metadata
+
+
+@pytest.mark.parametrize("obstacle", JoinObstacle)
+@pytest.mark.parametrize("other", JoinObstacle)
+def test_each_obstacle_keeps_a_follower_out_and_hides_no_other(
+    obstacle: JoinObstacle, other: JoinObstacle
+) -> None:
+    """The high watermark waits only for a follower that nothing else keeps out."""
+    leader, _ = kept_out(obstacle, other)
+    assert set(leader._join_obstacles(leader.follower(3))) == {obstacle, other}
     assert leader.propose_join(3) is None
-    assert leader._is_about_to_join(follower, 20, 0.0) == (obstacle in WAITED_FOR)
+    assert leader._is_about_to_join(leader.follower(3), 20, 0.0) == ({obstacle, other} <= WAITED_FOR)
+
+
+@pytest.mark.parametrize("obstacle", JoinObstacle)
+def test_the_event_that_ends_an_obstacle_leads_to_a_proposal(obstacle: JoinObstacle) -> None:
+    """By what the shell asks at each event (`ReplicaManager._follower_progressed`, `IsrChanges`)."""
+    leader, metadata = kept_out(obstacle)
+    assert leader.propose_next_join() is None
+    match obstacle.ended_by:
+        case JoinTrigger.FETCH:
+            fetch(leader, 3, 21, end=21)
+            leader.follower(3).log_start_offset = 1
+            assert leader.propose_join(3) is not None
+        case JoinTrigger.BROKER_NEWS:
+            metadata.known.clear()
+            assert leader.brokers_changed({3})
+            assert leader.propose_next_join() is not None
+        case JoinTrigger.PAUSE_END:
+            assert leader.has_paused_changes
+            leader.end_pauses({3})
+            assert leader.propose_next_join() is not None
 
 
 def test_a_follower_is_proposed_as_soon_as_there_is_news_that_it_may_join() -> None:

@@ -16,14 +16,20 @@ from tidegate.replication.fetching.followed import TRANSITIONS, Followed, Listin
 from tidegate.replication.fetching.follower_fetches import FollowerFetches
 from tidegate.replication.partition.follower import Answer, FetchPosition, Ignore
 from tidegate.runtime.clock import ManualClock
+from tidegate.storage.log.log import AppendOrigin
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
     FetchResponsePartition,
     encode_fetch_request,
     encode_fetch_response,
     parse_fetch_request,
     parse_fetch_response,
 )
+
+from .cluster import TOPIC_ID, Cluster, batch_of
 
 KEY = ("t", 0)
 #: State -> after each event, in the order of `ListingEvent`; None: it cannot happen.
@@ -106,14 +112,41 @@ async def test_each_field_of_a_position_comes_to_the_leader() -> None:
     assert leader.sent == position
 
 
-def test_each_field_of_an_answer_comes_to_the_followers_core() -> None:
-    """Through wire and fetcher.  `part` has another value than the default in each of them."""
-    sent = FetchResponsePartition(
-        0, ErrorCode.UNKNOWN_SERVER_ERROR, 7, log_start_offset=3, diverging_epoch=(2, 5), records=b"some",
-        may_have_offset_gaps=True,
-    )  # fmt: skip
-    frame = b"".join(bytes(part) for part in encode_fetch_response(FETCH_VERSION, [("t", [sent])]))
-    ((_, (part,)),) = parse_fetch_response(FETCH_VERSION, memoryview(frame)).topics
+async def test_each_field_of_an_answer_comes_to_the_followers_core(cluster: Cluster) -> None:
+    """From a real leader's log through wire and fetcher: for each field one answer that shows it."""
+    cluster.broker_epochs[9] = 1
+    cluster.create(replicas=(1, 9), isr=(1,), min_isr=1)
+    manager = cluster.managers[1]
+    for value in ("a", "b", "c"):
+        manager.append_now("t", 0, batch_of(value), origin=AppendOrigin.CLIENT, required_acks=1)
+    log = manager.replica("t", 0).log
+    await eventually(lambda: log.high_watermark == 3, "the records are committed")
+    log.advance_log_start(1)
+    log.allow_offset_gaps()
+    records = bytes(log.read(2, 1000, upper_offset=3).data)
+
+    async def answer_to(offset: int, leader_epoch: int, last_epoch: int) -> Answer:
+        asked = FetchPartition(0, offset, 1000, leader_epoch, last_epoch, topic_id=TOPIC_ID)
+        response = await manager.fetch(
+            FetchRequest(replica_id=9, replica_epoch=1, session_epoch=0, topics=[("t", [asked])])
+        )
+        frame = b"".join(bytes(part) for part in encode_fetch_response(FETCH_VERSION, response.topics))
+        ((_, (part,)),) = parse_fetch_response(FETCH_VERSION, memoryview(frame)).topics
+        return followers(part)
+
+    read, diverged, refused = await answer_to(2, 1, 1), await answer_to(2, 1, 0), await answer_to(2, 7, 1)
+    shown: dict[str, tuple[Answer, object]] = {
+        "error": (refused, ErrorCode.UNKNOWN_LEADER_EPOCH), "high_watermark": (read, 3),
+        "log_start_offset": (read, 1), "diverging_epoch": (diverged, (0, 1)), "records": (read, records),
+        "may_have_offset_gaps": (read, True),
+    }  # fmt: skip
+    for name in (field.name for field in fields(Answer)):
+        answer, expected = shown[name]
+        assert getattr(answer, name) == expected, name
+
+
+def followers(part: FetchResponsePartition) -> Answer:
+    """What the fetcher makes of it for the follower's core."""
     answers: list[Answer] = []
 
     def on_answer(_sent: FetchPosition, answer: Answer, _log: object) -> Ignore:
@@ -124,6 +157,4 @@ def test_each_field_of_an_answer_comes_to_the_followers_core() -> None:
     cast(Any, followed.replica).log = None
     followed.core = cast(Any, SimpleNamespace(on_answer=on_answer))
     fetcher._on_answer(followed, FetchPosition(1, 2, 3, 4), part)
-    for name in (field.name for field in fields(Answer)):
-        assert getattr(answers[0], name) == getattr(sent, name), name
-        assert getattr(sent, name) != getattr(FetchResponsePartition(0), name), f"{name} shows nothing"
+    return answers[0]

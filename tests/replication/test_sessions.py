@@ -4,14 +4,14 @@ stuck follower."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tidegate.replication.fetching import follower_fetches
-from tidegate.replication.fetching.fetch_session import FollowerSession, SessionTable
+from tidegate.replication.fetching.fetch_session import Facts, FollowerSession, News, SessionTable
 from tidegate.replication.fetching.fetcher import LeaderFetcher
 from tidegate.replication.partition.follower import (
     Action,
@@ -217,12 +217,12 @@ async def test_ablation_a_new_leadership_does_not_send_its_state_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell, news, anyone = FollowerSession.record_sent, FollowerSession.news, object()
-    monkeypatch.setattr(
-        FollowerSession, "record_sent", lambda self, key, facts: tell(self, key, (anyone, *facts[1:]))
-    )
-    monkeypatch.setattr(
-        FollowerSession, "news", lambda self, key, facts: news(self, key, (anyone, *facts[1:]))
-    )
+
+    def of_any_leader(method: Callable[..., object]) -> Callable[..., object]:
+        return lambda self, key, facts: method(self, key, facts._replace(leader=anyone))
+
+    monkeypatch.setattr(FollowerSession, "record_sent", of_any_leader(tell))
+    monkeypatch.setattr(FollowerSession, "news", of_any_leader(news))
     assert await answered_in_a_new_epoch(cluster) == []
 
 
@@ -270,6 +270,48 @@ async def test_a_waiting_incremental_fetch_is_woken_by_a_change(cluster: Cluster
     assert not waiting.done()
     manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
     assert answered(await asyncio.wait_for(waiting, 20)) == {0: ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("name", Facts._fields)
+def test_each_fact_that_changes_is_news(name: str) -> None:
+    session = FollowerSession(9)
+    values: dict[str, Any] = dict.fromkeys(Facts._fields, 5)
+    sent, changed = Facts(**values), Facts(**(values | {name: 6}))
+    session.record_sent(("t", 0), sent)
+    assert session.news(("t", 0), sent) is News.NONE
+    assert session.news(("t", 0), changed) is (News.WATERMARK if name == "high_watermark" else News.NOW)
+
+
+@pytest.mark.parametrize("name", Facts._fields)
+async def test_an_idle_follower_gets_each_fact_that_changes(cluster: Cluster, name: str) -> None:
+    cluster.broker_epochs[9] = 1
+    cluster.cut.add((2, 1))
+    cluster.create(partitions=1, replicas=(1, 2, 9), isr=(1, 2), min_isr=1)
+    manager = cluster.managers[1]
+    manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
+    if name != "high_watermark":  # which waits for follower 2
+        cluster.cut.clear()
+        await eventually(lambda: manager.replica("t", 0).high_watermark == 1, "the record is committed")
+    session_id, number = (await manager.fetch(request(0, 0, 0, offset=1))).session_id, 1
+    while (await manager.fetch(replace(request(session_id, number), max_wait_ms=50))).topics:
+        number += 1
+    idle = replace(request(session_id, number + 1), max_wait_ms=60_000)
+    fetch = asyncio.ensure_future(manager.fetch(idle))
+    await asyncio.sleep(0)
+    changes: dict[str, Callable[[], object]] = {
+        "leader": lambda: cluster.elect(1),
+        "high_watermark": cluster.cut.clear,
+        "log_start_offset": lambda: asyncio.ensure_future(manager.delete_records("t", 0, 1, 50)),
+    }
+    change = changes[name]()
+    ((_, (part,)),) = (await asyncio.wait_for(fetch, 20)).topics
+    if name == "leader":  # whose epoch the session does not name
+        assert part.error is ErrorCode.FENCED_LEADER_EPOCH
+    else:
+        assert getattr(part, name) == 1
+    if isinstance(change, asyncio.Future):
+        await asyncio.wait([change])
+        change.exception()  # not all followers have it in time
 
 
 async def watermark_news(cluster: Cluster, *, then_records: bool) -> tuple[list[tuple[int, bool]], float]:

@@ -39,6 +39,8 @@ def refusal(
     epoch: int,
 ) -> KafkaError | None:
     """The error of a rejecting action; None for every other action."""
+    if action is Action.AS_CLASSIC:
+        raise AssertionError(f"group {group_id}: {request.value} of a classic group was not judged as one")
     code = ErrorCode.__members__.get(action.value) if action is not Action.PROCEED else None
     if code is None:
         return None

@@ -74,6 +74,8 @@ class Action(Enum):
     REMOVE = "remove the member"
     KEEP_PLACE = "keep its place until the session ends"
     PROCEED = "NONE"
+    # never looked up: the shard has judged the request by the classic group's rules
+    AS_CLASSIC = "as a classic group's members and table say"
     REFUSE_NO_GROUP = "GROUP_ID_NOT_FOUND"
     REFUSE_UNKNOWN = "UNKNOWN_MEMBER_ID"
     REFUSE_EPOCH = "FENCED_MEMBER_EPOCH"
@@ -85,6 +87,7 @@ class Action(Enum):
 
 _ADD, _ALL, _SWAP, _MOVE = Action.ADD, Action.ADMIT_AGAIN, Action.REPLACE, Action.RECONCILE
 _OUT, _KEEP, _OK, _GONE = Action.REMOVE, Action.KEEP_PLACE, Action.PROCEED, Action.REFUSE_NO_GROUP
+_CLS = Action.AS_CLASSIC
 _UNK, _FENCE, _STALE = Action.REFUSE_UNKNOWN, Action.REFUSE_EPOCH, Action.REFUSE_STALE
 _GEN, _HELD, _INST = Action.REFUSE_GENERATION, Action.REFUSE_HELD, Action.REFUSE_INSTANCE
 _R = MemberRequest
@@ -98,8 +101,8 @@ _TABLE: dict[MemberRequest, tuple[Action, ...]] = {
     _R.LEAVE_FOR_A_WHILE:     (_GONE,   _GONE,  _UNK,    _KEEP,  _KEEP,   _KEEP,  _KEEP,  _INST, _KEEP),
     # OffsetCommit names no owned partitions, and its instance id does not count: only the epoch fences a
     # zombie.
-    _R.COMMIT:                (_GONE,   _GONE,  _UNK,    _OK,    _STALE,  _STALE, _STALE, _UNK,  _STALE),
-    _R.COMMIT_IN_TRANSACTION: (_GEN,    _GEN,   _UNK,    _OK,    _GEN,    _GEN,   _GEN,   _UNK,  _GEN),
+    _R.COMMIT:                (_GONE,   _CLS,   _UNK,    _OK,    _STALE,  _STALE, _STALE, _UNK,  _STALE),
+    _R.COMMIT_IN_TRANSACTION: (_GEN,    _CLS,   _UNK,    _OK,    _GEN,    _GEN,   _GEN,   _UNK,  _GEN),
     _R.FETCH_OFFSETS:         (_OK,     _OK,    _UNK,    _OK,    _STALE,  _STALE, _STALE, _UNK,  _STALE),
 }
 # fmt: on

@@ -1,0 +1,127 @@
+"""Every field of the metadata log and of its snapshot has a level, and none is written below it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from google.protobuf.message import Message
+from tidegate.chaos.sim.quorum.commands import Commands
+from tidegate.controller.planning import registration
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import (
+    FIELD_LEVELS,
+    LISTENERS_LEVEL,
+    METADATA_VERSION,
+    MOVES_LEVEL,
+    NODE_SETTINGS_LEVEL,
+    OPERATION_LEVELS,
+    RESOURCES_LEVEL,
+    SESSIONS_LEVEL,
+    SUPPORTED_FEATURES,
+    metadata_level,
+    name_of_metadata_level,
+)
+from tidegate.proto import metadata_pb2 as pb
+
+FIRST_FIELDS: dict[str, int] = {
+    "Command": 4, "Operation": 14, "Feature": 2, "Bootstrap": 3, "BecomeController": 1, "Endpoint": 2,
+    "RegisterBroker": 9, "PartitionsOfTopic": 2, "SetOfflineReplicas": 3, "FenceBroker": 2,
+    "UnfenceBroker": 2,
+    "BeginControlledShutdown": 2, "ConfigEntry": 2, "NewPartition": 2, "CreateTopic": 4, "DeleteTopic": 1,
+    "CreatePartitions": 3, "ChangeTopicConfig": 3, "PartitionChange": 8, "TopicPartitionChanges": 2,
+    "ChangePartitions": 1, "AllocateProducerIds": 3, "SetFeatureLevel": 3, "ClusterSnapshot": 11,
+    "BrokerRecord": 11, "TopicRecord": 4, "PartitionRecord": 7, "ProposerRecord": 3, "SeenCommand": 7,
+}  # fmt: skip
+"""Message -> its highest field number at level 1: numbers are never used again."""
+LATER_MESSAGES: dict[str, tuple[int, int]] = {
+    "UnregisterBroker": (MOVES_LEVEL, 2),
+    "ChangeNodeConfig": (NODE_SETTINGS_LEVEL, 3),
+    "NodeConfigRecord": (NODE_SETTINGS_LEVEL, 2),
+    "ChangeResourceConfig": (RESOURCES_LEVEL, 4),
+    "ResourceConfigRecord": (RESOURCES_LEVEL, 3),
+    "SetSessionTimeout": (SESSIONS_LEVEL, 1),
+    "NamedEndpoint": (LISTENERS_LEVEL, 4),
+}
+"""Message -> the level that brought it, its highest field number there."""
+
+
+def level_of(message: str, field: str, number: int) -> int | None:
+    first, at_first = LATER_MESSAGES.get(message, (1, FIRST_FIELDS.get(message, 0)))
+    if number <= at_first:
+        return first
+    return OPERATION_LEVELS.get(field) if message == "Operation" else FIELD_LEVELS.get(f"{message}.{field}")
+
+
+def test_every_field_has_the_level_that_it_came_with() -> None:
+    """A new one belongs into `FIELD_LEVELS`: nodes that do not know it take part below that."""
+    fields = {
+        f"{message.name}.{field.name}": level_of(message.name, field.name, field.number)
+        for message in pb.DESCRIPTOR.message_types_by_name.values()
+        for field in message.fields
+    }
+    assert [name for name, level in fields.items() if level is None] == []
+    assert FIELD_LEVELS.keys() <= fields.keys()
+    assert FIRST_FIELDS.keys() | LATER_MESSAGES.keys() == set(pb.DESCRIPTOR.message_types_by_name)
+
+
+def later_fields(message: Message, level: int) -> Iterator[str]:
+    """What a message holds, at any depth, that the level does not have."""
+    for field, value in message.ListFields():
+        found = level_of(message.DESCRIPTOR.name, field.name, field.number)
+        if found is None or found > level:
+            yield f"{message.DESCRIPTOR.name}.{field.name}"
+        if field.message_type is not None:
+            for each in value if field.is_repeated else (value,):
+                yield from later_fields(each, level)
+
+
+def test_no_plan_and_no_snapshot_has_a_field_before_its_level() -> None:
+    seen = planned_fields_hold()
+    assert min(seen[level] for level in range(1, SUPPORTED_FEATURES[METADATA_VERSION] + 1)) > 50, seen
+
+
+def test_ablation_a_field_that_does_not_wait_for_its_level_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registration, "LISTENERS_LEVEL", 1)
+    with pytest.raises(AssertionError, match="listeners"):
+        planned_fields_hold()
+
+
+def planned_fields_hold() -> Counter[int]:
+    """Plays what the controller plans at each level, one operation after the other; how many at which."""
+    seen = Counter[int]()
+    for seed in range(40):
+        random = Random(seed)
+        state, commands = ClusterState(), Commands(random)
+        at = random.randint(1, SUPPORTED_FEATURES[METADATA_VERSION])
+        begin = pb.Bootstrap(
+            cluster_id="c", features=[pb.Feature(name=name_of_metadata_level(at), level=at)], metadata_id="m"
+        )
+        operations = [pb.Operation(bootstrap=begin)]
+        for _ in range(60):
+            for operation in operations:
+                level = metadata_level(state.features)
+                if level:
+                    assert list(later_fields(operation, level)) == [], f"{seed}: level {level}: {operation}"
+                    seen[level] += 1
+                state.apply(state.index + 1, 1, pb.Command(operations=[operation]).SerializeToString())
+            level = metadata_level(state.features)
+            assert list(later_fields(pb.ClusterSnapshot.FromString(state.encode()), level)) == []
+            operations = commands._planned(state)
+    return seen
+
+
+def test_a_field_that_comes_too_early_is_found() -> None:
+    change = pb.PartitionChange(replicas=[1], isr=[1])
+    topic = pb.TopicPartitionChanges(partitions=[change])
+    operation = pb.Operation(change_partitions=pb.ChangePartitions(topics=[topic]))
+    assert list(later_fields(operation, 1)) == ["PartitionChange.replicas"]
+    assert list(later_fields(operation, MOVES_LEVEL)) == []
+    assert list(later_fields(pb.Operation(unregister_broker=pb.UnregisterBroker(node_id=1)), 1)) == [
+        "Operation.unregister_broker",
+        "UnregisterBroker.node_id",
+    ]

@@ -1,0 +1,147 @@
+"""From each event of the coordinators to the rows of its tables, and to the simulator that sends it.
+
+A group has one of two kinds, with a table each: a new event says here by which rows both judge it, and mypy
+names each `match` that has no arm for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import pytest
+from tidegate.chaos.sim.transactions.faults import TV1
+from tidegate.chaos.sim.transactions.world import World as TransactionWorld
+from tidegate.coordinator.group.classic.events import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from tidegate.coordinator.group.classic.state import GroupRequest
+from tidegate.coordinator.group.consumer.events import (
+    ConsumerGroupHeartbeat,
+    ConsumerGroupTimer,
+    DescribeConsumerGroup,
+)
+from tidegate.coordinator.group.consumer.state import MemberRequest
+from tidegate.coordinator.group.events import (
+    DeleteGroup,
+    DeleteOffsets,
+    DescribeGroup,
+    ExpireOffsets,
+    GroupEvent,
+    GroupTimer,
+    ListGroups,
+    OffsetCommit,
+    OffsetFetch,
+    SilenceTimer,
+    TopicsDeleted,
+    TxnOffsetCommit,
+    group_ids_of,
+)
+from tidegate.coordinator.group.shard import GroupShard
+from tidegate.coordinator.transaction import events as transaction
+from tidegate.coordinator.transaction.shard import TransactionShard
+from tidegate.coordinator.transaction.state import Stimulus
+from tidegate.coordinator.transaction.validation import transactional_ids_of
+
+from .consumer_group_simulator import World as GroupWorld
+
+C, M, T = GroupRequest, MemberRequest, Stimulus
+MEMBERS = (M.JOIN, M.HEARTBEAT, M.LEAVE, M.LEAVE_FOR_A_WHILE)
+
+GROUP_ROWS: dict[type, tuple[tuple[GroupRequest, ...], tuple[MemberRequest, ...]]] = {
+    # event: its rows in a classic group, its rows in a consumer group.  The classic protocol inside of a
+    # consumer group (`classic_members.py`), timers and lists have none.
+    JoinGroup: ((C.JOIN_NEW, C.JOIN_KNOWN), ()),
+    SyncGroup: ((C.SYNC,), ()),
+    Heartbeat: ((C.HEARTBEAT,), ()),
+    LeaveGroup: ((C.LEAVE,), ()),
+    ConsumerGroupHeartbeat: ((), MEMBERS),
+    OffsetCommit: ((C.COMMIT_MEMBER, C.COMMIT_SIMPLE), (M.COMMIT,)),
+    TxnOffsetCommit: ((C.COMMIT_TRANSACTION,), (M.COMMIT_IN_TRANSACTION,)),
+    OffsetFetch: ((C.FETCH_OFFSETS,), (M.FETCH_OFFSETS,)),
+    DeleteOffsets: ((C.DELETE_OFFSETS,), ()),
+    DeleteGroup: ((C.DELETE_GROUP,), ()),
+    DescribeGroup: ((C.DESCRIBE,), ()),
+    ExpireOffsets: ((C.EXPIRE_OFFSETS,), ()),
+    DescribeConsumerGroup: ((), ()),
+    ListGroups: ((), ()),
+    TopicsDeleted: ((), ()),
+    GroupTimer: ((), ()),
+    ConsumerGroupTimer: ((), ()),
+    SilenceTimer: ((), ()),
+}
+TRANSACTION_ROWS: dict[type, tuple[Stimulus, ...]] = {
+    transaction.InitProducerId: (T.INIT_PRODUCER_ID,),
+    transaction.AddPartitions: (T.ADD_PARTITIONS, T.VERIFY_PARTITIONS),
+    transaction.AddOffsets: (T.ADD_PARTITIONS,),
+    transaction.EndTxn: (T.COMMIT_TV1, T.ABORT_TV1, T.COMMIT, T.ABORT, T.COMMIT_REPEATED, T.ABORT_REPEATED),
+    transaction.MarkersWritten: (T.MARKERS_WRITTEN,),
+    transaction.TimeoutTransaction: (T.TIMEOUT,),
+    transaction.ExpireTransactions: (T.EXPIRE,),
+    transaction.DescribeTransactions: (T.DESCRIBE,),
+    transaction.ListTransactions: (),
+    transaction.ExpireAwaitingCompletion: (),
+}
+
+
+def test_every_event_has_its_rows_and_every_row_an_event() -> None:
+    assert GROUP_ROWS.keys() == set(get_args(GroupEvent))
+    assert {row for rows, _ in GROUP_ROWS.values() for row in rows} == set(GroupRequest)
+    assert {row for _, rows in GROUP_ROWS.values() for row in rows} == set(MemberRequest)
+    assert TRANSACTION_ROWS.keys() == set(get_args(transaction.TransactionEvent))
+    assert {row for rows in TRANSACTION_ROWS.values() for row in rows} == set(Stimulus)
+
+
+SENT = {
+    ConsumerGroupHeartbeat, ConsumerGroupTimer, SilenceTimer,
+    transaction.InitProducerId, transaction.AddPartitions, transaction.EndTxn, transaction.MarkersWritten,
+    transaction.TimeoutTransaction, transaction.ExpireAwaitingCompletion,
+}  # fmt: skip
+NOT_SENT: dict[type, str] = {
+    **dict.fromkeys(
+        (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, GroupTimer), "test_group_membership.py plays every cell"
+    ),
+    **dict.fromkeys(
+        (
+            OffsetCommit, TxnOffsetCommit, OffsetFetch, DeleteOffsets, DeleteGroup, ExpireOffsets,
+            TopicsDeleted,
+        ),
+        "test_group_offsets.py; in the simulator of transactions the offsets are a partition's records",
+    ),
+    **dict.fromkeys(
+        (
+            ListGroups, DescribeGroup, DescribeConsumerGroup, transaction.ListTransactions,
+            transaction.DescribeTransactions,
+        ),
+        "it writes nothing",
+    ),
+    transaction.AddOffsets: "it is an AddPartitions of one partition",
+    transaction.ExpireTransactions: "it comes after days; test_transaction_table.py",
+}  # fmt: skip
+
+
+def test_a_simulator_sends_each_event_or_it_stands_here_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new event belongs into a simulator: `consumer_group_simulator.py`, or `requests.py` of chaos."""
+    sent = set[type]()
+
+    def noting(handle: Callable[..., Any]) -> Callable[..., Any]:
+        def note(shard: Any, event: Any, context: Any) -> Any:
+            sent.add(type(event))
+            return handle(shard, event, context)
+
+        return note
+
+    monkeypatch.setattr(GroupShard, "handle", noting(GroupShard.handle))
+    monkeypatch.setattr(TransactionShard, "handle", noting(TransactionShard.handle))
+    for seed in range(2):
+        GroupWorld(seed).run(300)
+        TransactionWorld(seed).run(600)
+        TransactionWorld(seed, TV1).run(600)
+    assert sent == SENT
+    assert SENT | NOT_SENT.keys() == {*get_args(GroupEvent), *get_args(transaction.TransactionEvent)}
+    assert not SENT & NOT_SENT.keys()
+
+
+def test_an_event_names_what_it_is_about() -> None:
+    assert group_ids_of(DeleteGroup("g")) == ("g",)
+    assert group_ids_of(ExpireOffsets(("a", "b"))) == ("a", "b")
+    assert group_ids_of(SilenceTimer()) == ()
+    assert transactional_ids_of(transaction.ExpireTransactions(("a", "b"))) == ("a", "b")
