@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from ...wire.api import ApiKey
+from ...wire.describe_transactions import decode_described_transactions
 from ...wire.errors import ErrorCode
 from ..connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
-from ..requests.describe_transactions import decode_described_transactions
 from .all_coordinators import ask_all
 from .descriptions import ProducerDescription, TransactionDescription, TransactionListing
 

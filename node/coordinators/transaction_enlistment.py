@@ -25,7 +25,9 @@ from typing import Any, Final
 from ...coordinator.transaction.events import AddPartitions, DescribeTransactions
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...wire import codec
 from ...wire.api import ApiKey
+from ...wire.describe_transactions import decode_described_transactions
 from ...wire.errors import ErrorCode, KafkaError
 from ..cluster.internal_topics import TRANSACTION_STATE, partition_for
 from ..cluster.peers import Peers
@@ -118,12 +120,15 @@ class TransactionEnlistment:
                 found = (await self._transactions.ask(transactional_id, question)).metadata.producer_id
             else:
                 fields = {"transactional_ids": [transactional_id]}
-                response = await self._peers.peer(node_id).request(
-                    ApiKey.DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION, fields, ANSWER_TIMEOUT_S
+                (state,) = await self._peers.peer(node_id).exchange(
+                    ApiKey.DESCRIBE_TRANSACTIONS,
+                    DESCRIBE_VERSION,
+                    [codec.request(ApiKey.DESCRIBE_TRANSACTIONS, DESCRIBE_VERSION, fields)],
+                    lambda frame: decode_described_transactions(DESCRIBE_VERSION, bytes(frame)),
+                    ANSWER_TIMEOUT_S,
                 )
-                (state,) = response.transaction_states
-                if state.error_code != ErrorCode.NONE:
-                    raise KafkaError(ErrorCode.from_wire(int(state.error_code)), transactional_id)
+                if state.error_code is not ErrorCode.NONE:
+                    raise KafkaError(state.error_code, transactional_id)
                 found = state.producer_id
         except KafkaError as error:
             unknown = error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND

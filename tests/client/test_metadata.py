@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 from tidegate.client.connecting.metadata import ClusterView, parse_bootstrap
-from tidegate.client.requests.describe_transactions import decode_described_transactions
 from tidegate.wire import codec
+from tidegate.wire.describe_transactions import decode_described_transactions
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 

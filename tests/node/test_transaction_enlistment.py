@@ -28,6 +28,7 @@ from tidegate.runtime.disk import RealDisk
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.tests.eventually import eventually
 from tidegate.tests.permissions import ALL_ALLOWED
+from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker
@@ -102,8 +103,6 @@ class Coordinator:
         code = self._next()
         if code is ErrorCode.NETWORK_EXCEPTION:
             raise KafkaError(code, "gone")
-        if api_key is ApiKey.DESCRIBE_TRANSACTIONS:
-            return SimpleNamespace(transaction_states=[SimpleNamespace(error_code=code, producer_id=7)])
         assert (api_key, version) == (ApiKey.ADD_PARTITIONS_TO_TXN, 5)
         topics = [
             SimpleNamespace(
@@ -116,6 +115,25 @@ class Coordinator:
             for topic in transaction["topics"]
         ]
         return SimpleNamespace(error_code=0, results_by_transaction=[SimpleNamespace(topic_results=topics)])
+
+    async def exchange(
+        self,
+        api_key: ApiKey,
+        version: int,
+        body: list[bytes | memoryview],
+        decode: Callable[[memoryview], Any],
+        timeout_s: float,
+    ) -> Any:
+        """The answer's own bytes, about a transactional id that has had no transaction yet."""
+        assert api_key is ApiKey.DESCRIBE_TRANSACTIONS
+        self.asked.append(body)
+        state = {
+            "error_code": self._next(), "transactional_id": "tid", "transaction_state": "Empty",
+            "transaction_timeout": 60000, "transaction_start_time": -1, "producer_id": 7,
+            "producer_epoch": 0, "topics": [],
+        }  # fmt: skip
+        answer = codec.response(api_key, version, {"transaction_states": [state]})
+        return decode(memoryview(codec.response_header(api_key, version, 1) + answer))
 
     async def enlist(self, *, verify_only: bool = False) -> ErrorCode:
         codes: Codes = await self.enlistment.ask(

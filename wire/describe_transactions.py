@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
-from ...wire import codec
-from ...wire.api import ApiKey
-from ...wire.errors import ErrorCode
-from ...wire.primitives import READ_ERRORS, expect_end, read_count, read_text, skip_tags, unreadable
+from . import codec
+from .api import ApiKey
+from .errors import ErrorCode
+from .primitives import READ_ERRORS, expect_end, read_count, read_text, skip_tags, unreadable
 
 _ERROR: Final = Struct(">h")
 _NUMBERS: Final = Struct(">iqqh")  # timeout, start time, producer id, producer epoch
