@@ -53,6 +53,12 @@ def run_scenarios(
         int | None, typer.Option(help="What the workload chooses; default: a new one, which is printed.")
     ] = None,
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster, every partition on each: 3 or 5.")] = 3,
+    secured: Annotated[
+        bool,
+        typer.Option(
+            "--secured", help="Mutual TLS between nodes; clients log in over TLS and have few rights (ACLs)."
+        ),
+    ] = False,
     directory: Annotated[Path, typer.Option(help="Where histories, reports and the nodes' logs go.")] = Path(
         "tidegate-chaos"
     ),
@@ -69,14 +75,13 @@ def run_scenarios(
     if nodes not in (3, 5):
         raise typer.BadParameter("a cluster to be hurt has 3 or 5 nodes", param_hint="--nodes")
     chosen = secrets.randbits(SEED_BITS) if seed is None else seed
-    outcomes = run(_run_all(names, seconds, chosen, nodes, directory, quiet=json))
+    outcomes = run(_run_all(names, seconds, chosen, nodes, directory, secured=secured, quiet=json))
     if json:
         print(json_module.dumps([outcome.document() for outcome in outcomes], ensure_ascii=False))
     failed = [outcome.scenario for outcome in outcomes if not outcome.passed]
     if failed:
-        complain(
-            f"{', '.join(failed)} failed: see {directory}, and repeat with --nodes {nodes} --seed {chosen}"
-        )
+        options = f"--nodes {nodes} --seed {chosen}{' --secured' if secured else ''}"
+        complain(f"{', '.join(failed)} failed: see {directory}, and repeat with {options}")
         raise typer.Exit(1)
 
 
@@ -220,16 +225,25 @@ def _show_runs(report: RunsReport, simulator: str, json: bool) -> None:
 
 
 async def _run_all(
-    names: list[str], seconds: float, seed: int, nodes: int, directory: Path, *, quiet: bool
+    names: list[str],
+    seconds: float,
+    seed: int,
+    nodes: int,
+    directory: Path,
+    *,
+    secured: bool,
+    quiet: bool,
 ) -> list[RunOutcome]:
     from .run.harness import run_scenario
     from .scenarios.table import SCENARIOS
 
     outcomes: list[RunOutcome] = []
     for name in names:
-        folder = _fresh(directory / f"{name}-{nodes}-{seed}")
+        folder = _fresh(directory / f"{name}-{nodes}-{seed}{'-secured' if secured else ''}")
         say = (lambda _: None) if quiet else _say
-        outcome = await run_scenario(SCENARIOS[name], folder, seconds, seed, nodes=nodes, say=say)
+        outcome = await run_scenario(
+            SCENARIOS[name], folder, seconds, seed, nodes=nodes, say=say, secured=secured
+        )
         outcomes.append(outcome)
         if not quiet:
             print(outcome.table())

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...runtime import logs
+from ...security.client_security import ClientSecurity
 from ..checks.history import OpenOp, Partition
 from .outcomes import Ending, TransactionOutcome
 from .processes import PAUSE_AFTER_FAILURE_S, POLL_S, WorkloadContext
@@ -37,6 +38,17 @@ def available() -> bool:
     return importlib.util.find_spec("confluent_kafka") is not None
 
 
+def security_settings(security: ClientSecurity) -> dict[str, str]:
+    """How a user logs in by SCRAM over TLS, in librdkafka's names."""
+    return {
+        "security.protocol": security.protocol,
+        "ssl.ca.location": security.authorities,
+        "sasl.mechanism": security.mechanism,
+        "sasl.username": security.username,
+        "sasl.password": security.password,
+    }
+
+
 def _settings(context: WorkloadContext, process: str, **settings: object) -> dict[str, Any]:
     return {
         "bootstrap.servers": context.bootstrap,
@@ -44,6 +56,7 @@ def _settings(context: WorkloadContext, process: str, **settings: object) -> dic
         "socket.timeout.ms": int(context.plan.request_timeout_s * 1000),
         "reconnect.backoff.max.ms": 1000,
         "log_level": 0,
+        **(security_settings(context.security) if context.security is not None else {}),
         **{key.replace("_", "."): value for key, value in settings.items()},
     }
 

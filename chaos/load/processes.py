@@ -26,6 +26,7 @@ from ...client.consuming.consumer import Consumer, ConsumerRecord, RebalanceList
 from ...client.producing.producer import Producer
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...security.client_security import ClientSecurity
 from ...wire.errors import KafkaError
 from ..checks.history import History, OpenOp, Partition, Send
 from . import outcomes
@@ -95,6 +96,8 @@ class WorkloadContext:
     history: History
     progress: Progress
     clock: Clock
+    security: ClientSecurity | None = None
+    """How they log in; None where nobody has to."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pause(self, seconds: float) -> None:
@@ -119,6 +122,7 @@ class WorkloadContext:
             request_timeout_s=plan.request_timeout_s,
             max_block_s=plan.max_block_s,
             clock=self.clock,
+            security=self.security,
         )
 
     async def initialised(self, process: str, transactional_id: str) -> Producer | None:
@@ -323,6 +327,7 @@ class Transform:
                 request_timeout_s=plan.request_timeout_s,
                 max_block_s=plan.max_block_s,
                 clock=context.clock,
+                security=context.security,
             ) as consumer:
                 consumer.subscribe(
                     [plan.topic], RebalanceListener(self._note_moved, self._note_moved, self._note_moved)
@@ -426,6 +431,7 @@ class Reader:
             request_timeout_s=plan.request_timeout_s,
             max_block_s=plan.max_block_s,
             clock=context.clock,
+            security=context.security,
         ) as consumer:
             consumer.assign(plan.all_partitions)
             with context.history.begin(process) as op:

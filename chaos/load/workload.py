@@ -22,6 +22,7 @@ from ...client.administration.descriptions import NewTopic
 from ...client.consuming.consumer import Consumer
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...security.client_security import ClientSecurity
 from ...wire.errors import KafkaError
 from ..checks.evidence import FinalLogs
 from ..checks.history import History, Partition, Value
@@ -38,6 +39,7 @@ from .processes import (
     run_lives,
 )
 from .progress import Progress
+from .user import make_user
 
 log = logs.get(__name__)
 
@@ -75,10 +77,20 @@ class FinalRead:
 class Workload:
     """See the module's text.  All methods on one event loop; `start` once."""
 
-    def __init__(self, bootstrap: str, history: History, plan: Plan, clock: Clock, seed: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        history: History,
+        plan: Plan,
+        clock: Clock,
+        seed: int,
+        administrator: ClientSecurity | None = None,
+    ) -> None:
+        """`administrator`: how it logs in, in a cluster whose clients have to."""
         self.plan = plan
         self.progress = Progress()
         self._clock = clock
+        self._administrator = administrator
         self._context = WorkloadContext(bootstrap, plan, history, self.progress, clock)
         self._processes: dict[str, Life] = {}
         for number, transactional_id in enumerate(self.writer_ids):
@@ -120,7 +132,10 @@ class Workload:
         return [f"chaos-transform-{number}" for number in range(self.plan.transforms)]
 
     async def prepare(self) -> None:
-        """Makes the topics."""
+        """Makes the topics; where clients have to log in, first the user as whom they do."""
+        if self._administrator is not None:
+            bootstrap = self._context.bootstrap
+            self._context.security = await make_user(bootstrap, self._administrator, self._clock)
         config = {"min.insync.replicas": str(self.plan.min_in_sync)}
         async with self._admin() as admin:
             await admin.create_topics(
@@ -250,6 +265,7 @@ class Workload:
             max_poll_records=5000,
             fetch_max_wait_ms=100,
             clock=self._clock,
+            security=self._context.security,
         ) as consumer:
             ends = await consumer.end_offsets(partitions)
             consumer.assign(partitions)
@@ -264,7 +280,12 @@ class Workload:
         return records, behind
 
     def _admin(self) -> Admin:
-        return Admin(self._context.bootstrap, client_id="chaos-admin", clock=self._clock)
+        return Admin(
+            self._context.bootstrap,
+            client_id="chaos-admin",
+            clock=self._clock,
+            security=self._administrator,
+        )
 
 
 def unequal_reads(rack: str, expected: FinalLogs, found: FinalLogs) -> list[str]:

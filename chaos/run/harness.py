@@ -200,7 +200,10 @@ class Run:
     async def partition_views(self) -> dict[Partition, PartitionMetadata]:
         plan = self.workload.plan
         async with Admin(
-            self.cluster.bootstrap, client_id="chaos-harness", clock=self.cluster.clock
+            self.cluster.bootstrap,
+            client_id="chaos-harness",
+            clock=self.cluster.clock,
+            security=self.cluster.security,
         ) as admin:
             described = await admin.describe_topics([plan.topic, plan.derived_topic], config=False)
         return {(topic.name, view.partition): view for topic in described for view in topic.partitions}
@@ -249,6 +252,7 @@ async def run_scenario(
     say: Say = lambda _: None,
     settings: Mapping[str, object] | None = None,
     version: OtherVersion | None = None,
+    secured: bool = False,
 ) -> RunOutcome:
     """Runs a scenario on 3 or 5 nodes for about `seconds` of load and returns the outcome.
 
@@ -256,10 +260,11 @@ async def run_scenario(
 
     `directory` must be new or empty: it gets the nodes' folders, history.jsonl, final.json, report.json and
     table.txt.  `seed` fixes what the workload and the scenario choose, not the machine's timing.
-    `version`: another version of `tidegate`, with which the nodes are started.  Raises only when the run
-    could not be made at all.
+    `version`: another version of `tidegate`, with which the nodes are started.  `secured`: nodes speak to
+    each other by mutual TLS, and clients log in over TLS (SCRAM-SHA-512) and need rights (ACLs).  Raises only
+    when the run could not be made at all.
     """
-    outcome = RunOutcome(scenario.name, seed, seconds, directory, nodes)
+    outcome = RunOutcome(scenario.name, seed, seconds, directory, nodes, secured=secured)
     try:
         async with AsyncExitStack() as stack:
             lab = stack.enter_context(_lab(scenario, nodes)) if scenario.cuts_network else None
@@ -269,7 +274,7 @@ async def run_scenario(
                 everything["log.dirs"] = [
                     f"{home}/node-{{node.id}}/{name}" for name in ("data", SECOND_FOLDER)
                 ]
-            cluster = LocalCluster(home, nodes, everything, fault_points=True, hosts=lab)
+            cluster = LocalCluster(home, nodes, everything, fault_points=True, hosts=lab, with_users=secured)
             stack.callback(cluster.release)
             for node in cluster.nodes:
                 node.version = version
@@ -315,7 +320,7 @@ def _prepared(
         say("librdkafka's clients are left out: `pip install confluent-kafka` brings them")
         plan = replace(plan, librdkafka=False)
     history = History(cluster.clock.monotonic)
-    workload = Workload(cluster.bootstrap, history, plan, cluster.clock, outcome.seed)
+    workload = Workload(cluster.bootstrap, history, plan, cluster.clock, outcome.seed, cluster.security)
     return Run(cluster, workload, history, outcome, random.Random(f"{outcome.seed}/{scenario.name}"), say)
 
 

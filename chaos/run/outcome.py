@@ -77,6 +77,7 @@ class RunOutcome:
     seconds: float
     directory: Path
     nodes: int = 3
+    secured: bool = False
     recoveries: list[Recovery] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     figures: dict[str, float | int] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class RunOutcome:
             "seed": self.seed,
             "seconds": self.seconds,
             "nodes": self.nodes,
+            "secured": self.secured,
             "directory": str(self.directory),
             "verdicts": [asdict(verdict) for verdict in self.verdicts],
             "recoveries": [asdict(recovery) for recovery in self.recoveries],
@@ -136,7 +138,8 @@ class RunOutcome:
             grouped.setdefault(verdict.name, []).append(verdict)
         width = max((len(name) for name in grouped), default=0)
         lines = [
-            f"{self.scenario} ({self.nodes} nodes, seed {self.seed}): {'passed' if self.passed else 'FAILED'}"
+            f"{self.scenario} ({self.nodes} nodes{', secured' if self.secured else ''}, seed {self.seed}): "
+            f"{'passed' if self.passed else 'FAILED'}"
         ]
         for name, verdicts in grouped.items():
             failed = [verdict.detail for verdict in verdicts if not verdict.passed]

@@ -52,7 +52,11 @@ async def coordinator(run: Run) -> Target:
     """The coordinator of one of the writers' transactional ids."""
     transactional_id = run.chance.choice(run.workload.writer_ids)
     async with Admin(
-        run.cluster.bootstrap, client_id="chaos-harness", clock=run.cluster.clock, timeout_s=5.0
+        run.cluster.bootstrap,
+        client_id="chaos-harness",
+        clock=run.cluster.clock,
+        timeout_s=5.0,
+        security=run.cluster.security,
     ) as admin:
         node = await wait_coordinator(run.cluster, admin, transactional_id)
     return Target(

@@ -93,7 +93,11 @@ async def kill_coordinator_before_markers(
     armed: LocalNode | None = None
     answered = False
     async with Admin(
-        cluster.bootstrap, client_id="tidegate-chaos", clock=cluster.clock, timeout_s=5.0
+        cluster.bootstrap,
+        client_id="tidegate-chaos",
+        clock=cluster.clock,
+        timeout_s=5.0,
+        security=cluster.security,
     ) as admin:
         while True:
             if armed is not None and not armed.running:
@@ -176,7 +180,11 @@ async def wait_completed(cluster: LocalCluster, kill: InjectedFault, *, timeout_
     deadline = cluster.clock.monotonic() + timeout_s
     last = "no answer yet"
     async with Admin(
-        cluster.bootstrap, client_id="tidegate-chaos", clock=cluster.clock, timeout_s=5.0
+        cluster.bootstrap,
+        client_id="tidegate-chaos",
+        clock=cluster.clock,
+        timeout_s=5.0,
+        security=cluster.security,
     ) as admin:
         while cluster.clock.monotonic() < deadline:
             found = await _describe(admin, transactional_id)

@@ -209,7 +209,11 @@ async def _change_metadata(run: Run, seconds: float) -> int:
         name = f"chaos-change-{run.rounds}-{changes}"
         try:
             async with Admin(
-                run.cluster.bootstrap, client_id="chaos-harness", clock=run.cluster.clock, timeout_s=5.0
+                run.cluster.bootstrap,
+                client_id="chaos-harness",
+                clock=run.cluster.clock,
+                timeout_s=5.0,
+                security=run.cluster.security,
             ) as admin:
                 await admin.create_topics([NewTopic(name, 1, 1)], wait=False)
                 await admin.delete_topics([name])

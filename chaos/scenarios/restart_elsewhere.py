@@ -31,6 +31,8 @@ async def restart_elsewhere(run: Run) -> None:
         await run.load(BETWEEN_S)
         await node.terminate()
         run.lab.move(node.id)
+        if run.cluster.is_secured:
+            run.cluster.renew_certificates()  # the harness asks the node at its new address
         run.say(f"node {node.id} is now at {run.lab.address(node.id)}")
         ready_s = await run.restart(node)
         await run.wait_in_sync()

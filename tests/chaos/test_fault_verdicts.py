@@ -66,6 +66,7 @@ class FakeCluster:
     settings: ClassVar = {"broker.session.timeout.ms": 1000}
     bootstrap = "127.0.0.1:1"
     clock = None
+    security = None
 
     def __init__(self) -> None:
         self.nodes = [FakeNode(1), FakeNode(2), FakeNode(3)]

@@ -71,10 +71,12 @@ class BrokenCluster:
     """Never comes up."""
 
     bootstrap = "127.0.0.1:1"
+    security = None
     nodes: tuple[object, ...] = ()
     made: ClassVar[list[BrokenCluster]] = []
 
-    def __init__(self, *_: object, **__: object) -> None:
+    def __init__(self, *_: object, with_users: bool, **__: object) -> None:
+        self.with_users = with_users
         self.clock = ManualClock()
         self.downs = 0
         self.made.append(self)
@@ -126,3 +128,18 @@ class TestCommand:
         assert result.exit_code == 1
         assert json.loads(result.stdout)[0]["passed"] is False
         assert "--seed 3" in result.stderr
+
+    @pytest.mark.parametrize("secured", [True, False])
+    def test_a_secured_run_says_so_and_how_to_repeat_it(
+        self, secured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(harness, "LocalCluster", BrokenCluster)
+        options = ["--seed", "3", "--directory", str(tmp_path), "--json", *["--secured"][: int(secured)]]
+        result = CliRunner().invoke(app, ["run", "controller", *options])
+        (document,) = json.loads(result.stdout)
+        assert BrokenCluster.made[-1].with_users == document["secured"] == secured
+        assert ("--seed 3 --secured" in result.stderr) == secured
+        assert Path(document["directory"]).name == f"controller-3-3{'-secured' if secured else ''}"
+        assert (
+            "(3 nodes, secured, seed 3)" in Path(document["directory"], "table.txt").read_text()
+        ) == secured

@@ -66,6 +66,7 @@ class ScriptedCluster:
     """The node that is dead by the time of the second answer."""
     state: str = "Ongoing"
     bootstrap: str = "nowhere:1"
+    security: None = None
 
     def node(self, node_id: int) -> ScriptedNode:
         return self.nodes[node_id]

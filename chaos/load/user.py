@@ -1,0 +1,109 @@
+"""The user of the load's clients in a secured cluster, with the rights that they need and no others.
+
+The administrator makes the user (SCRAM-SHA-512), then its ACLs.  Each node replays them in this order: a node
+that has the ACLs has the user, too.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ...client.connecting.cluster import Cluster, require_none, top_level_code
+from ...client.connecting.errors import error_for
+from ...runtime.clock import Clock
+from ...security.acls import WILDCARD, AclOperation, PatternType, PermissionType, ResourceType
+from ...security.client_security import ClientSecurity
+from ...security.scram import ITERATIONS_MIN, SALT_BYTES, ScramMechanism
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode
+
+NAME: Final = "chaos-load"
+OWN: Final = "chaos-"
+"""The topics, groups and transactional ids of the load begin with it."""
+READERS: Final = "none-"
+"""The groups of librdkafka's readers begin with it: they join none, but librdkafka wants a name."""
+RIGHTS: Final = (
+    (ResourceType.TOPIC, OWN, AclOperation.READ),
+    (ResourceType.TOPIC, OWN, AclOperation.WRITE),
+    (ResourceType.GROUP, OWN, AclOperation.READ),
+    (ResourceType.GROUP, READERS, AclOperation.READ),
+    (ResourceType.TRANSACTIONAL_ID, OWN, AclOperation.WRITE),
+)
+PASSWORD_BYTES: Final = 24
+SETTLED_TIMEOUT_S: Final = 30.0
+RECHECK_INTERVAL_S: Final = 0.1
+
+
+async def make_user(bootstrap: str, administrator: ClientSecurity, clock: Clock) -> ClientSecurity:
+    """Makes the user, waits until every node knows its rights, and returns how its clients log in.  Raises
+    KafkaError."""
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    cluster = Cluster(bootstrap, client_id="chaos-admin", clock=clock, security=administrator)
+    try:
+        await cluster.start()
+        answer = await cluster.ask_controller(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, credential(password))
+        _require_made(answer, f"making the user {NAME}")
+        answer = await cluster.ask_controller(ApiKey.CREATE_ACLS, {"creations": acls()})
+        _require_made(answer, f"giving {NAME} its rights")
+        await cluster.refresh(())
+        deadline = clock.monotonic() + SETTLED_TIMEOUT_S
+        for node_id in sorted(cluster.view.brokers):
+            while not await _knows_rights(cluster, node_id):
+                if clock.monotonic() >= deadline:
+                    raise error_for(ErrorCode.REQUEST_TIMED_OUT, f"the rights of {NAME} at node {node_id}")
+                await clock.sleep(RECHECK_INTERVAL_S)
+    finally:
+        await cluster.close()
+    return replace(administrator, username=NAME, password=password)
+
+
+def credential(password: str) -> dict[str, Any]:
+    """What AlterUserScramCredentials asks for the user."""
+    mechanism, salt = ScramMechanism.SHA_512, secrets.token_bytes(SALT_BYTES)
+    upsertion = {
+        "name": NAME,
+        "mechanism": mechanism.code,
+        "iterations": ITERATIONS_MIN,
+        "salt": salt,
+        "salted_password": mechanism.salted_password(password, salt, ITERATIONS_MIN),
+    }
+    return {"deletions": [], "upsertions": [upsertion]}
+
+
+def acls() -> list[Mapping[str, Any]]:
+    """The rights, as CreateAcls asks for them."""
+    return [
+        {
+            "resource_type": int(resource_type),
+            "resource_name": prefix,
+            "resource_pattern_type": int(PatternType.PREFIXED),
+            "principal": f"User:{NAME}",
+            "host": WILDCARD,
+            "operation": int(operation),
+            "permission_type": int(PermissionType.ALLOW),
+        }
+        for resource_type, prefix, operation in RIGHTS
+    ]
+
+
+def _require_made(answer: Any, what: str) -> None:
+    for result in answer.results:
+        require_none(top_level_code(result), what, result.error_message)
+
+
+async def _knows_rights(cluster: Cluster, node_id: int) -> bool:
+    anything = {
+        "resource_type_filter": int(ResourceType.ANY),
+        "resource_name_filter": None,
+        "pattern_type_filter": int(PatternType.ANY),
+        "principal_filter": f"User:{NAME}",
+        "host_filter": None,
+        "operation": int(AclOperation.ANY),
+        "permission_type": int(PermissionType.ANY),
+    }
+    answer = await cluster.ask(node_id, ApiKey.DESCRIBE_ACLS, anything)
+    require_none(top_level_code(answer), f"the rights of {NAME} at node {node_id}", answer.error_message)
+    return sum(len(resource.acls) for resource in answer.resources) == len(RIGHTS)
