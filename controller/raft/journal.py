@@ -208,8 +208,9 @@ class DurableJournal:
     def _truncate_tail(self, data: bytes, position: int) -> None:
         if not self._entries:
             raise RaftFatal(f"{self._entries_path} is damaged at its very beginning")
-        expected = self._entries[-1][1] + 1
-        proof = _find_proof_of_damage(data, position, expected)
+        term, index = self._end_position()
+        expected = index + 1
+        proof = _find_proof_of_damage(data, position, expected, term)
         if proof is not None:
             raise RaftFatal(
                 f"{self._entries_path} is damaged at byte {position}: entry {expected} cannot be "
@@ -464,15 +465,16 @@ def _decode_record(data: bytes, position: int) -> tuple[Entry, int, int] | None:
     return (body[_BODY.size :], index, term), durable_index, _HEAD.size + length
 
 
-def _find_proof_of_damage(data: bytes, damaged: int, expected_index: int) -> int | None:
+def _find_proof_of_damage(data: bytes, damaged: int, expected_index: int, last_term: int) -> int | None:
     """The position of a valid later record which says that entry `expected_index` was durable; None for an
-    honest torn tail."""
+    honest torn tail.  A record of an older term than the last entry's (`last_term`) proves nothing: it
+    remains of a tail whose truncation the disk has lost, after a sync that failed."""
     index_at = _HEAD.size
     for position in range(damaged + 1, len(data) - _HEAD.size - _BODY.size + 1):
         (index,) = struct.unpack_from("<Q", data, position + index_at)
         if not expected_index < index < expected_index + _INDEX_SPAN_MAX:
             continue  # cheap filter before the checksum
         record = _decode_record(data, position)
-        if record is not None and record[1] >= expected_index:
+        if record is not None and record[1] >= expected_index and record[0][2] >= last_term:
             return position
     return None

@@ -81,6 +81,21 @@ def test_a_truncated_tail_does_not_come_back_after_a_conflict() -> None:
         assert again[3:] in ([], [(b"from the new leader", 4, 2)])
 
 
+def test_a_truncation_that_the_disk_loses_after_a_failed_sync_is_no_damage() -> None:
+    """The next sync succeeds without it, and a power cut brings the old tail back behind the new entry."""
+    disk = LyingDisk()
+    journal = filled(disk, 6)
+    old = disk.read(ENTRIES)
+    journal.truncate_from(4)
+    journal.add(b"from the new leader", 4, 2)
+    journal.sync()
+    new = disk.read(ENTRIES)
+    disk.put(ENTRIES, new + old[len(new) :])
+    again = opened(disk)
+    assert again[:] == journal[:]
+    assert opened(disk)[:] == journal[:], "the remains are gone"
+
+
 def test_damage_to_durable_entries_stops_the_node() -> None:
     """Every single byte of an entry that later records declare durable."""
     disk = LyingDisk()
