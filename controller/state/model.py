@@ -52,7 +52,7 @@ FIELD_LEVELS: dict[str, int] = {
     "PartitionChange.target": MOVES_LEVEL, "PartitionRecord.adding": MOVES_LEVEL,
     "PartitionRecord.target": MOVES_LEVEL, "ClusterSnapshot.node_configs": NODE_SETTINGS_LEVEL,
     "ClusterSnapshot.metadata_id": 1, "ClusterSnapshot.resource_configs": RESOURCES_LEVEL,
-    "ClusterSnapshot.session_timeout_ms": SESSIONS_LEVEL,
+    "ClusterSnapshot.session_timeout_ms": SESSIONS_LEVEL, "ClusterSnapshot.security": SECURITY_LEVEL,
 }  # fmt: skip
 # The highest level of METADATA_VERSION that a release has: it is closed.  The next one is open until the
 # release that brings it: what is added meanwhile gets that level, under a name of its own above.

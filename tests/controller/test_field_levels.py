@@ -19,6 +19,7 @@ from tidegate.controller.state.model import (
     NODE_SETTINGS_LEVEL,
     OPERATION_LEVELS,
     RESOURCES_LEVEL,
+    SECURITY_LEVEL,
     SESSIONS_LEVEL,
     SUPPORTED_FEATURES,
     metadata_level,
@@ -44,6 +45,16 @@ LATER_MESSAGES: dict[str, tuple[int, int]] = {
     "ResourceConfigRecord": (RESOURCES_LEVEL, 3),
     "SetSessionTimeout": (SESSIONS_LEVEL, 1),
     "NamedEndpoint": (LISTENERS_LEVEL, 4),
+    "AclRecord": (SECURITY_LEVEL, 7),
+    "ChangeAcls": (SECURITY_LEVEL, 2),
+    "ScramRecord": (SECURITY_LEVEL, 6),
+    "ChangeScramCredentials": (SECURITY_LEVEL, 2),
+    "TokenRecord": (SECURITY_LEVEL, 7),
+    "ChangeDelegationTokens": (SECURITY_LEVEL, 2),
+    "QuotaEntityPart": (SECURITY_LEVEL, 3),
+    "QuotaRecord": (SECURITY_LEVEL, 3),
+    "ChangeClientQuotas": (SECURITY_LEVEL, 2),
+    "SecurityRecord": (SECURITY_LEVEL, 4),
 }
 """Message -> the level that brought it, its highest field number there."""
 
