@@ -1,7 +1,7 @@
 """Tidegate beside Apache Kafka: the same client, the same machine, the same minutes.
 
-    python -m bench.compare --nodes 1|3 [--seconds 6] [--rounds 3] [--no-kafka] [--json FILE] [--directory
-    DIR] [--cache DIR]
+    python -m bench.compare --nodes 1|3 [--tls --sasl] [--seconds 6] [--rounds 3] [--no-kafka] [--json FILE]
+    [--directory DIR] [--cache DIR]
 
 Both clusters run during the whole comparison and take turns, in another order in each round; nothing is
 pinned.  Every figure is the median of the rounds, with the lowest and highest beside it.  Three columns:
@@ -10,6 +10,10 @@ pinned.  Every figure is the median of the rounds, with the lowest and highest b
 * Tidegate, flush.policy=os: acks=all means replicated, as in Kafka, which leaves the flush to the operating
   system;
 * Kafka: its defaults.
+
+With `--tls --sasl` clients log in by SCRAM-SHA-512 over TLS, nodes speak to each other by mutual TLS, and the
+user of the workloads has ACLs and quotas (secured.py), in Kafka too.  A fourth column is a Tidegate with the
+same listeners and without authorizer, quotas and audit: the last ratio is what these cost.
 
 The client is librdkafka.  "broker" is the CPU time of all broker processes, "client" that of this process:
 where the client needs a whole core, the figure is rather the client's.
@@ -28,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import confluent_kafka
@@ -36,6 +40,7 @@ from tidegate.processes.local_cluster import LocalCluster
 
 from .kafka_peer import VERSION, KafkaCluster, KafkaUnavailable, default_cache, jars
 from .process_cost import cpu_seconds, resident_mib
+from .secured import AUTHORIZER_OFF, LISTENER, NODES, RIGHTS, kafka_settings, log_in
 from .workloads import Figures, Target, bulk, create_topic, latency, transactions
 
 IDLE_S = 4.0
@@ -43,7 +48,9 @@ TRANSACTION_PRODUCERS = (1, 8)
 DISK_PROBE_WRITES = 200
 DISK_PROBE_BYTES = 4096
 
-TIDEGATE, TIDEGATE_OS, KAFKA = "Tidegate", "Tidegate os", "Kafka"
+TIDEGATE, TIDEGATE_OS, NO_ACLS, KAFKA = "Tidegate", "Tidegate os", "Tidegate no ACLs", "Kafka"
+COLUMNS = (TIDEGATE, TIDEGATE_OS, NO_ACLS, KAFKA)
+RATIOS = ((TIDEGATE, KAFKA, "T / K"), (TIDEGATE_OS, KAFKA, "os / K"), (TIDEGATE, NO_ACLS, "T / no ACLs"))
 
 
 @dataclass(slots=True)
@@ -98,7 +105,7 @@ def measure_round(targets: list[Target], seconds: float, samples: Samples) -> No
             begin = time.monotonic()
             work(target)
             os.sync()  # dirty pages of one must not be written during the other's turn
-            say(f"    {label:26} {target.name:12} {time.monotonic() - begin:5.1f} s")
+            say(f"    {label:26} {target.name:16} {time.monotonic() - begin:5.1f} s")
 
     def produce(label: str, size: int, *, idempotent: bool = False, consume: str = "") -> None:
         def work(target: Target) -> None:
@@ -149,29 +156,38 @@ def disk_probe(directory: Path) -> Figures:
     return {"fdatasync_p50_ms": cuts[49], "fdatasync_p99_ms": cuts[98]}
 
 
-async def start_tidegate(directory: Path, nodes: int, samples: Samples) -> tuple[LocalCluster, list[Target]]:
-    replicas = min(3, nodes)
-    cluster = LocalCluster(directory / "tidegate", nodes=nodes)
+async def start_tidegate(
+    directory: Path, nodes: int, samples: Samples, *, name: str = TIDEGATE, secured: bool = False
+) -> tuple[LocalCluster, Target]:
+    has_authorizer = secured and name != NO_ACLS
+    off = AUTHORIZER_OFF if secured and not has_authorizer else {}
+    cluster = LocalCluster(directory / name.replace(" ", "-"), nodes, off, with_users=secured)
     begin = time.perf_counter()
     try:
         await cluster.up(120)
+        login: dict[str, str] = {}
+        if secured:
+            rights = RIGHTS if has_authorizer else ()
+            login = await log_in(
+                cluster.bootstrap, cluster.security, cluster.certificates.authorities, rights
+            )
         pids = [node.pid for node in cluster.nodes if node.pid is not None]
-        targets = [
-            Target(TIDEGATE, cluster.bootstrap, pids, replicas, {}),
-            Target(TIDEGATE_OS, cluster.bootstrap, pids, replicas, {"flush.policy": "os"}),
-        ]
-        await asyncio.to_thread(create_topic, targets[0], "ready", 1, 120.0)
+        target = Target(name, cluster.bootstrap, pids, min(3, nodes), {}, login)
+        await asyncio.to_thread(create_topic, target, "ready", 1, 120.0)
     except BaseException:
         await cluster.down()
         raise
-    samples.add("start", TIDEGATE, {"seconds": time.perf_counter() - begin})
-    return cluster, targets
+    samples.add("start", name, {"seconds": time.perf_counter() - begin})
+    return cluster, target
 
 
 async def start_kafka(
-    directory: Path, nodes: int, libraries: Path, samples: Samples
+    directory: Path, nodes: int, libraries: Path, samples: Samples, *, secured: bool = False
 ) -> tuple[KafkaCluster, Target]:
-    cluster = KafkaCluster(directory / "kafka", nodes, libraries)
+    tls = directory / "kafka-tls"
+    wanted = kafka_settings(tls, nodes) if secured else {}
+    listeners = (LISTENER, NODES) if secured else ()
+    cluster = KafkaCluster(directory / "kafka", nodes, libraries, wanted, listeners=listeners)
     await asyncio.to_thread(cluster.format)
     begin = time.perf_counter()
     try:
@@ -180,6 +196,9 @@ async def start_kafka(
             KAFKA, cluster.bootstrap, cluster.pids, min(3, nodes), {"file.delete.delay.ms": "1000"}
         )
         await asyncio.to_thread(create_topic, target, "ready", 1, 120.0)
+        if secured:
+            login = await log_in(cluster.bootstrap, None, tls / "ca.pem", RIGHTS)
+            target = replace(target, bootstrap=cluster.addresses(LISTENER), login=login)
         cluster.check_running()
     except BaseException:
         cluster.stop()
@@ -194,11 +213,18 @@ async def compare(
     """The whole comparison; stops everything it started."""
     samples = Samples()
     disk = disk_probe(directory)
-    tidegate, targets = await start_tidegate(directory, arguments.nodes, samples)
+    nodes, secured = arguments.nodes, arguments.tls
+    clusters_up: list[LocalCluster] = []
+    targets: list[Target] = []
     kafka: KafkaCluster | None = None
     try:
+        for name in (TIDEGATE, NO_ACLS) if secured else (TIDEGATE,):
+            cluster, target = await start_tidegate(directory, nodes, samples, name=name, secured=secured)
+            clusters_up.append(cluster)
+            targets.append(target)
+        targets.insert(1, replace(targets[0], name=TIDEGATE_OS, topic_config={"flush.policy": "os"}))
         if libraries is not None:
-            kafka, target = await start_kafka(directory, arguments.nodes, libraries, samples)
+            kafka, target = await start_kafka(directory, nodes, libraries, samples, secured=secured)
             targets.append(target)
         clusters = [target for target in targets if target.name != TIDEGATE_OS]
         for target in clusters:
@@ -219,9 +245,11 @@ async def compare(
     finally:
         if kafka is not None:
             kafka.stop()
-        await tidegate.down()
+        for cluster in clusters_up:
+            await cluster.down()
     return {
-        "nodes": arguments.nodes,
+        "nodes": nodes,
+        "secured": secured,
         "seconds": arguments.seconds,
         "rounds": arguments.rounds,
         "machine": {
@@ -242,10 +270,11 @@ def table(report: dict[str, object]) -> str:
     """The report as lines of text."""
     samples: dict[str, dict[str, dict[str, list[float]]]] = report["samples"]  # type: ignore[assignment]
     machine: dict[str, object] = report["machine"]  # type: ignore[assignment]
-    columns = [TIDEGATE, TIDEGATE_OS, KAFKA] if machine["kafka"] else [TIDEGATE, TIDEGATE_OS]
-    heads = "".join(f"{name:>33}" for name in columns)
-    ratios = f"{'T / K':>8}{'os / K':>8}" if machine["kafka"] else ""
-    lines = [f"{'':36}{heads}{ratios}"]
+    measured = {name for figures in samples.values() for found in figures.values() for name in found}
+    columns = [name for name in COLUMNS if name in measured]
+    ratios = [ratio for ratio in RATIOS if measured.issuperset(ratio[:2])]
+    heads = "".join(f"{name:>33}" for name in columns) + "".join(f"  {label}" for _, _, label in ratios)
+    lines = [f"{'':36}{heads}"]
     for workload, figure, label, digits, more_is_better in ROWS:
         found = samples.get(workload, {}).get(figure)
         if found is None:
@@ -254,12 +283,15 @@ def table(report: dict[str, object]) -> str:
         for name in columns:
             values = found.get(name)
             line += f"{_cell(values, digits) if values else '':>33}"
-        base = found.get(KAFKA)
-        if base and statistics.median(base) > 0:
-            for name in (TIDEGATE, TIDEGATE_OS):
-                values = found.get(name)
-                line += f"{statistics.median(values) / statistics.median(base):8.2f}" if values else f"{'':8}"
-        lines.append(line)
+        for name, base_name, label in ratios:
+            values, base = found.get(name), found.get(base_name)
+            quotient = (
+                f"{statistics.median(values) / statistics.median(base):.2f}"
+                if values and base and statistics.median(base) > 0
+                else ""
+            )
+            line += f"  {quotient:>{len(label)}}"
+        lines.append(line.rstrip())
     lines.append("median (lowest-highest) of the rounds; (-): less is better")
     facts = (
         f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}"
@@ -279,6 +311,8 @@ def main() -> None:
         prog="python -m bench.compare", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--nodes", type=int, choices=(1, 3), default=1)
+    parser.add_argument("--tls", action="store_true", help="with --sasl: over TLS, and nodes by mutual TLS")
+    parser.add_argument("--sasl", action="store_true", help="with --tls: by SCRAM-SHA-512; ACLs, quotas")
     parser.add_argument(
         "--seconds", type=float, default=6.0, help="length of a bulk run; latency and transactions take half"
     )
@@ -290,6 +324,8 @@ def main() -> None:
     )
     parser.add_argument("--cache", type=Path, default=default_cache(), help="where Kafka's jars are kept")
     arguments = parser.parse_args()
+    if arguments.tls != arguments.sasl:
+        parser.error("--tls and --sasl come together: the listener that is measured is SASL_SSL")
     arguments.load = os.getloadavg()[0]
     libraries: Path | None = None
     if not arguments.no_kafka:

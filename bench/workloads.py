@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -44,6 +44,8 @@ class Target:
     pids: Sequence[int]
     replicas: int
     topic_config: Mapping[str, str]
+    login: Mapping[str, str] = field(default_factory=dict)
+    """How its clients log in, in librdkafka's names; empty: they do not."""
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ def quiet(*_: object) -> None:
 
 def settings(target: Target, **more: object) -> dict[str, object]:
     chosen = {key.replace("_", "."): value for key, value in more.items()}
-    return {"bootstrap.servers": target.bootstrap, "log_level": 0, **chosen}
+    return {"bootstrap.servers": target.bootstrap, "log_level": 0, **target.login, **chosen}
 
 
 def create_topic(target: Target, name: str, partitions: int, timeout_s: float = 30.0) -> None:

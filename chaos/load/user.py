@@ -1,4 +1,4 @@
-"""The user of the load's clients in a secured cluster, with the rights that they need and no others.
+"""The user of a load's clients in a secured cluster, with the rights that they need and no others.
 
 The administrator makes the user (SCRAM-SHA-512), then its ACLs.  Each node replays them in this order: a node
 that has the ACLs has the user, too.
@@ -7,8 +7,7 @@ that has the ACLs has the user, too.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...client.connecting.cluster import Cluster, require_none, top_level_code
@@ -25,7 +24,9 @@ OWN: Final = "chaos-"
 """The topics, groups and transactional ids of the load begin with it."""
 READERS: Final = "none-"
 """The groups of librdkafka's readers begin with it: they join none, but librdkafka wants a name."""
-RIGHTS: Final = (
+Right = tuple[ResourceType, str, AclOperation]
+"""What may be done with the resources whose names begin so."""
+RIGHTS: Final[Sequence[Right]] = (
     (ResourceType.TOPIC, OWN, AclOperation.READ),
     (ResourceType.TOPIC, OWN, AclOperation.WRITE),
     (ResourceType.GROUP, OWN, AclOperation.READ),
@@ -37,34 +38,35 @@ SETTLED_TIMEOUT_S: Final = 30.0
 RECHECK_INTERVAL_S: Final = 0.1
 
 
-async def make_user(bootstrap: str, administrator: ClientSecurity, clock: Clock) -> ClientSecurity:
-    """Makes the user, waits until every node knows its rights, and returns how its clients log in.  Raises
+async def make_user(
+    bootstrap: str,
+    administrator: ClientSecurity | None,
+    clock: Clock,
+    name: str = NAME,
+    rights: Sequence[Right] = RIGHTS,
+) -> str:
+    """Makes the user, waits until every node knows its rights, and returns its password.  Raises
     KafkaError."""
     password = secrets.token_urlsafe(PASSWORD_BYTES)
     cluster = Cluster(bootstrap, client_id="chaos-admin", clock=clock, security=administrator)
     try:
         await cluster.start()
-        answer = await cluster.ask_controller(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, credential(password))
-        _require_made(answer, f"making the user {NAME}")
-        answer = await cluster.ask_controller(ApiKey.CREATE_ACLS, {"creations": acls()})
-        _require_made(answer, f"giving {NAME} its rights")
-        await cluster.refresh(())
-        deadline = clock.monotonic() + SETTLED_TIMEOUT_S
-        for node_id in sorted(cluster.view.brokers):
-            while not await _knows_rights(cluster, node_id):
-                if clock.monotonic() >= deadline:
-                    raise error_for(ErrorCode.REQUEST_TIMED_OUT, f"the rights of {NAME} at node {node_id}")
-                await clock.sleep(RECHECK_INTERVAL_S)
+        answer = await cluster.ask_controller(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, credential(name, password))
+        _require_made(answer, f"making the user {name}")
+        if rights:  # a cluster without an authorizer refuses ACLs
+            answer = await cluster.ask_controller(ApiKey.CREATE_ACLS, {"creations": acls(name, rights)})
+            _require_made(answer, f"giving {name} its rights")
+            await _wait_known(cluster, name, len(rights), clock)
     finally:
         await cluster.close()
-    return replace(administrator, username=NAME, password=password)
+    return password
 
 
-def credential(password: str) -> dict[str, Any]:
+def credential(name: str, password: str) -> dict[str, Any]:
     """What AlterUserScramCredentials asks for the user."""
     mechanism, salt = ScramMechanism.SHA_512, secrets.token_bytes(SALT_BYTES)
     upsertion = {
-        "name": NAME,
+        "name": name,
         "mechanism": mechanism.code,
         "iterations": ITERATIONS_MIN,
         "salt": salt,
@@ -73,20 +75,30 @@ def credential(password: str) -> dict[str, Any]:
     return {"deletions": [], "upsertions": [upsertion]}
 
 
-def acls() -> list[Mapping[str, Any]]:
+def acls(name: str, rights: Sequence[Right]) -> list[Mapping[str, Any]]:
     """The rights, as CreateAcls asks for them."""
     return [
         {
             "resource_type": int(resource_type),
             "resource_name": prefix,
             "resource_pattern_type": int(PatternType.PREFIXED),
-            "principal": f"User:{NAME}",
+            "principal": f"User:{name}",
             "host": WILDCARD,
             "operation": int(operation),
             "permission_type": int(PermissionType.ALLOW),
         }
-        for resource_type, prefix, operation in RIGHTS
+        for resource_type, prefix, operation in rights
     ]
+
+
+async def _wait_known(cluster: Cluster, name: str, acls_count: int, clock: Clock) -> None:
+    await cluster.refresh(())
+    deadline = clock.monotonic() + SETTLED_TIMEOUT_S
+    for node_id in sorted(cluster.view.brokers):
+        while await _count_acls(cluster, node_id, name) < acls_count:
+            if clock.monotonic() >= deadline:
+                raise error_for(ErrorCode.REQUEST_TIMED_OUT, f"the rights of {name} at node {node_id}")
+            await clock.sleep(RECHECK_INTERVAL_S)
 
 
 def _require_made(answer: Any, what: str) -> None:
@@ -94,16 +106,16 @@ def _require_made(answer: Any, what: str) -> None:
         require_none(top_level_code(result), what, result.error_message)
 
 
-async def _knows_rights(cluster: Cluster, node_id: int) -> bool:
+async def _count_acls(cluster: Cluster, node_id: int, name: str) -> int:
     anything = {
         "resource_type_filter": int(ResourceType.ANY),
         "resource_name_filter": None,
         "pattern_type_filter": int(PatternType.ANY),
-        "principal_filter": f"User:{NAME}",
+        "principal_filter": f"User:{name}",
         "host_filter": None,
         "operation": int(AclOperation.ANY),
         "permission_type": int(PermissionType.ANY),
     }
     answer = await cluster.ask(node_id, ApiKey.DESCRIBE_ACLS, anything)
-    require_none(top_level_code(answer), f"the rights of {NAME} at node {node_id}", answer.error_message)
-    return sum(len(resource.acls) for resource in answer.resources) == len(RIGHTS)
+    require_none(top_level_code(answer), f"the rights of {name} at node {node_id}", answer.error_message)
+    return sum(len(resource.acls) for resource in answer.resources)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...client.administration.admin import Admin
@@ -39,6 +39,7 @@ from .processes import (
     run_lives,
 )
 from .progress import Progress
+from .user import NAME as USER
 from .user import make_user
 
 log = logs.get(__name__)
@@ -134,8 +135,8 @@ class Workload:
     async def prepare(self) -> None:
         """Makes the topics; where clients have to log in, first the user as whom they do."""
         if self._administrator is not None:
-            bootstrap = self._context.bootstrap
-            self._context.security = await make_user(bootstrap, self._administrator, self._clock)
+            password = await make_user(self._context.bootstrap, self._administrator, self._clock)
+            self._context.security = replace(self._administrator, username=USER, password=password)
         config = {"min.insync.replicas": str(self.plan.min_in_sync)}
         async with self._admin() as admin:
             await admin.create_topics(

@@ -41,7 +41,7 @@ def test_every_client_of_a_run_logs_in() -> None:
 
 
 def test_the_user_may_read_and_write_what_is_the_loads_and_nothing_else() -> None:
-    acls = user.acls()
+    acls = user.acls(user.NAME, user.RIGHTS)
     assert {each["resource_name"] for each in acls} == {"chaos-", "none-"}
     assert {each["resource_pattern_type"] for each in acls} == {PatternType.PREFIXED}
     assert {each["permission_type"] for each in acls} == {PermissionType.ALLOW}
@@ -58,12 +58,12 @@ def test_the_names_of_the_load_are_within_its_rights() -> None:
 
 
 def test_the_credential_is_that_of_the_password() -> None:
-    (upsertion,) = user.credential("secret")["upsertions"]
+    (upsertion,) = user.credential("alice", "secret")["upsertions"]
     mechanism = ScramMechanism.SHA_512
     assert upsertion["mechanism"] == mechanism.code
     wanted = mechanism.salted_password("secret", upsertion["salt"], upsertion["iterations"])
     assert upsertion["salted_password"] == wanted
-    codec.request(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, user.credential("secret"))
+    codec.request(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, user.credential("alice", "secret"))
 
 
 def test_librdkafka_logs_in_as_the_same_user() -> None:
