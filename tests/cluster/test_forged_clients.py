@@ -29,6 +29,7 @@ RIGHTS: Final = {
         (ResourceType.TOPIC, TOPIC, AclOperation.WRITE),
         (ResourceType.TOPIC, TOPIC, AclOperation.READ),
         (ResourceType.TRANSACTIONAL_ID, "alice", AclOperation.WRITE),
+        (ResourceType.GROUP, "alice", AclOperation.READ),
     ),
     "mallory": (
         (ResourceType.TOPIC, TOPIC, AclOperation.ALL),
@@ -200,6 +201,76 @@ def foreign_producer_ids(users: Users) -> None:
     again = users.begin(users.alice, "alice")
     assert users.write("alice", again) is ErrorCode.NONE
     assert end(users.alice, "alice", again, committed=True) is ErrorCode.NONE
+
+
+def commit_offset(
+    client: Client, transactional_id: str, group: str, identity: Mapping[str, int]
+) -> ErrorCode:
+    part = {
+        "partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": ""
+    }  # fmt: skip
+    fields = {
+        "transactional_id": transactional_id, "group_id": group, **identity, "generation_id": -1,
+        "member_id": "", "group_instance_id": None, "topics": [{"name": TOPIC, "partitions": [part]}],
+    }  # fmt: skip
+    answer = client.ask(ApiKey.TXN_OFFSET_COMMIT, 5, fields)
+    return ErrorCode.from_wire(int(answer.topics[0].partitions[0].error_code))
+
+
+def foreign_offsets(users: Users) -> None:
+    """The offsets of both groups are in one partition."""
+    identity = users.begin(users.alice, "alice")
+    users.begin(users.mallory, "mallory")
+    for client, group in ((users.alice, "alice"), (users.mallory, "mallory")):
+        client.ask(ApiKey.FIND_COORDINATOR, 3, {"key_type": 0, "key": group})
+    deadline = time.monotonic() + 30
+    while commit_offset(users.alice, "alice", "alice", identity) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    forged = commit_offset(users.mallory, "mallory", "mallory", identity)
+    assert forged is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert end(users.alice, "alice", identity, committed=True) is ErrorCode.NONE
+
+
+async def test_a_foreign_producer_id_commits_no_offsets(users: Users) -> None:
+    await asyncio.to_thread(foreign_offsets, users)
+
+
+def members_topics(users: Users) -> None:
+    """Mallory may not describe what its pattern finds."""
+    secret = {
+        "name": "secret",
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "assignments": [],
+        "configs": [],
+    }
+    users.root.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [secret], "timeout": WAIT_MS, "validate_only": False})
+    users.mallory.ask(ApiKey.FIND_COORDINATOR, 3, {"key_type": 0, "key": "mallory"})
+    member = {
+        "group_id": "mallory", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": None,
+        "rebalance_timeout": 30_000, "subscribed_topic_names": None, "subscribed_topic_regex": "s.*",
+        "server_assignor": None, "topic_partitions": [],
+    }  # fmt: skip
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        users.mallory.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, member)
+        seen = describe_group(users.root)
+        if seen.members and seen.members[0].assignment.topic_partitions:
+            break
+        time.sleep(0.05)
+    assert [each.topic_name for each in seen.members[0].assignment.topic_partitions] == ["secret"]
+    described = describe_group(users.mallory)
+    assert described.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert not described.members
+
+
+def describe_group(client: Client) -> Any:
+    fields = {"group_ids": ["mallory"], "include_authorized_operations": False}
+    return client.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, fields).groups[0]
+
+
+async def test_a_group_names_no_topic_that_the_client_may_not_describe(users: Users) -> None:
+    await asyncio.to_thread(members_topics, users)
 
 
 async def test_a_foreign_producer_id_neither_writes_nor_fences(users: Users) -> None:

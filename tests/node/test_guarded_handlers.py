@@ -3,6 +3,7 @@ would notice."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -22,6 +23,7 @@ from tidegate.node.serving.throttling import Throttling
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.lease import LeadershipLease
 from tidegate.runtime.clock import ManualClock
+from tidegate.storage.producers.producer_state import ProducerEntry
 from tidegate.storage.topic_config import LogConfig
 from tidegate.tests.permissions import ALL_ALLOWED
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -325,6 +327,29 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
     lifecycle.holds_session = False
     answer = await find_coordinator.handle(broker, context, request)  # type: ignore[arg-type]
     assert (answer["error_code"], answer["node_id"]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_refused"),
+    [
+        (None, False),
+        (ProducerEntry(7, 3), False),
+        (ProducerEntry(7, 3, transaction_first_offset=5), True),
+        (ProducerEntry(7, 3, coordinator_epoch=1), True),
+    ],
+)
+def test_a_leader_that_knows_no_owner_knows_a_transactional_producer(
+    entry: ProducerEntry | None, is_refused: bool
+) -> None:
+    """A new leader has asked no coordinator yet, and the producer's first transaction is open."""
+    log = SimpleNamespace(producers=SimpleNamespace(get=lambda _: entry))
+    broker = SimpleNamespace(
+        replicas=SimpleNamespace(leader_log=lambda *_: log),
+        enlistment=SimpleNamespace(owner_of=lambda _: None),
+    )
+    part = SimpleNamespace(topic="t", partition=0)
+    with pytest.raises(KafkaError, match="is transactional") if is_refused else nullcontext():
+        produce._require_no_transactions(cast(Any, broker), cast(Any, part), 7)
 
 
 @pytest.mark.parametrize(

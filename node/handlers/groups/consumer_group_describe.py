@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from ....coordinator.group.consumer.events import DescribeConsumerGroup, DescribedConsumer, Partitions
+from ....coordinator.group.consumer.events import (
+    DescribeConsumerGroup,
+    DescribeConsumerGroupReply,
+    DescribedConsumer,
+    Partitions,
+)
 from ....coordinator.group.consumer.records import by_topic
 from ....security.acls import ResourceType
 from ....wire.errors import ErrorCode, KafkaError
@@ -42,6 +47,7 @@ async def _describe(
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "")  # without a message, as by Kafka
         broker.permissions.require(context, "group", group_id)
         found = await broker.groups.ask(group_id, DescribeConsumerGroup(group_id))
+        _require_describable(broker, context, found)
     except KafkaError as error:
         return {
             "error_code": error.code,
@@ -68,6 +74,18 @@ async def _describe(
         "members": [_member(member, found.topic_names) for member in found.members],
         "authorized_operations": operations,
     }
+
+
+def _require_describable(broker: Broker, context: RequestContext, found: DescribeConsumerGroupReply) -> None:
+    """A member that subscribes by a pattern has topics that it may not describe: their names are in no
+    answer.  Raises KafkaError, as Kafka has it."""
+    assigned = {topic_id for member in found.members for topic_id, _ in (*member.assignment, *member.target)}
+    may_describe = broker.permissions.asker(context, "topic")
+    if not all(may_describe(found.topic_names[each]) for each in assigned if each in found.topic_names):
+        raise KafkaError(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "The group has described topic(s) that the client is not authorized to describe.",
+        )
 
 
 def _member(member: DescribedConsumer, names: Mapping[UUID, str]) -> dict[str, object]:

@@ -180,7 +180,8 @@ def _require_no_transactions(broker: Broker, part: _Part, producer_id: int) -> N
     would fence the transactional producer.  Raises KafkaError."""
     entry = broker.replicas.leader_log(part.topic, part.partition).producers.get(producer_id)
     if broker.enlistment.owner_of(producer_id) is not None or (
-        entry is not None and entry.coordinator_epoch != NO_EPOCH
+        entry is not None
+        and (entry.coordinator_epoch != NO_EPOCH or entry.transaction_first_offset is not None)
     ):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} is transactional, and the batch is not"

@@ -67,6 +67,12 @@ async def _verified(
 ) -> VerificationGuard | None:
     """The guard for this transaction's first append at the offsets partition; None when it has appended
     already."""
+    enlistment, producer_id = broker.enlistment, request.producer_id
+    if broker.permissions.is_enabled and enlistment.owner_of(producer_id) != request.transactional_id:
+        code = await enlistment.confirm_owner(request.transactional_id, producer_id)
+        if code is not ErrorCode.NONE:
+            message = f"the producer id {producer_id} is not that of {request.transactional_id}"
+            raise KafkaError(_for_coordinator(code), message)
     log = broker.replicas.leader_log(CONSUMER_OFFSETS, partition)
     if log.producers.has_open_transaction(request.producer_id, request.producer_epoch):
         return None
@@ -93,10 +99,10 @@ async def _verified(
     if refusal is not None:
         raise refusal
     if codes[key] is not ErrorCode.NONE:
-        code = (
-            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            if codes[key] is ErrorCode.NOT_ENOUGH_REPLICAS
-            else codes[key]
-        )
-        raise KafkaError(code, "the offsets partition is not part of the transaction")
+        raise KafkaError(_for_coordinator(codes[key]), "the offsets partition is not part of the transaction")
     return guard
+
+
+def _for_coordinator(code: ErrorCode) -> ErrorCode:
+    """The clients of coordinators retry another error than those of partitions' leaders."""
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code is ErrorCode.NOT_ENOUGH_REPLICAS else code
