@@ -11,7 +11,15 @@ from typing import Final
 
 from .principals import USER_TYPE, Principal
 from .sasl import Identity, SaslFailure, Step
-from .scram import ClientFirst, ScramCredential, ScramError, ScramMechanism, ScramServer, parse_client_first
+from .scram import (
+    ClientFirst,
+    ScramCredential,
+    ScramError,
+    ScramMechanism,
+    ScramServer,
+    UnknownUsers,
+    parse_client_first,
+)
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -39,7 +47,7 @@ class PlainExchange:
         # compared in any case: the time must not tell which users exist
         right = hmac.compare_digest((expected or "").encode(), password.encode())
         if expected is None or not right:
-            raise SaslFailure(WRONG_PASSWORD, f"PLAIN: {user!r:.100} has another password, or does not exist")
+            raise SaslFailure(WRONG_PASSWORD, "no such user, or the password is wrong")
         if authorization_id not in ("", user):
             raise SaslFailure(
                 "Authentication failed: Client requested an authorization id that is different from username"
@@ -62,12 +70,12 @@ class ScramExchange:
         self,
         mechanism: ScramMechanism,
         nonce: str,
-        secret: bytes,
+        unknown: UnknownUsers,
         find: Callable[[ClientFirst], KnownUser | None],
     ) -> None:
-        """`nonce` and `secret`: see ScramServer.  `find`: the user of a first message, or of a delegation
+        """`nonce`: see ScramServer.  `find`: the user of a first message, or of a delegation
         token where the message has `tokenauth=true`."""
-        self._server = ScramServer(mechanism, nonce, secret)
+        self._server = ScramServer(mechanism, nonce, unknown)
         self._mechanism = mechanism
         self._find = find
         self._known: KnownUser | None = None
@@ -125,7 +133,9 @@ class OAuthBearerExchange:
         except TokenRefused as error:
             self._refusal = str(error)
             return Step(json.dumps({"status": "invalid_token"}).encode())
-        authorization = (found["authorization"] or b"").decode().replace("=2C", ",").replace("=3D", "=")
+        authorization = (
+            (found["authorization"] or b"").decode(errors="replace").replace("=2C", ",").replace("=3D", "=")
+        )
         if authorization and authorization != identity.principal.name:
             raise SaslFailure(
                 "Authentication failed: Client requested an authorization id that is different from the "

@@ -6,8 +6,9 @@ Pure: nonces come from the caller.
     client  c=biws,r=NONCE+SERVER,p=proof
     server  v=signature                             or e=error
 
-The server answers an unknown user with a salt and an iteration count that a user of that name could have, and
-refuses at the end, as for a wrong password: neither messages nor their times tell which users exist.
+The server answers an unknown user with a salt and an iteration count that a user of that name could have
+(`UnknownUsers`), and refuses at the end, as for a wrong password: neither messages nor their times tell which
+users exist.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import hashlib
 import hmac
 import re
 from binascii import Error as Base64Error
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -81,6 +82,39 @@ def credential_of(
     client_key = mechanism.hmac(salted_password, b"Client Key")
     server_key = mechanism.hmac(salted_password, b"Server Key")
     return ScramCredential(salt, mechanism.hash(client_key), server_key, iterations)
+
+
+_BASE_36: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+def _shape(credential: ScramCredential) -> tuple[int, int, bool]:
+    """Iterations, length of the salt, and whether it is of the characters that Kafka's tools take for it."""
+    salt = credential.salt
+    return credential.iterations, len(salt), not salt.strip(_BASE_36)
+
+
+class UnknownUsers:
+    """What users would have that do not exist: the same on every node and listener and after each restart,
+    because all of it comes from the credentials of those that do."""
+
+    def __init__(self, secret: bytes, credentials: Iterable[ScramCredential] = ()) -> None:
+        """`credentials`: of one mechanism.  `secret`: used where there are none."""
+        known = list(credentials)
+        self._shapes = sorted({_shape(each) for each in known}) or [(ITERATIONS_MIN, SALT_BYTES, False)]
+        # one credential, and not all: most changes of users leave every unknown user's salt as it is
+        key = min((each.server_key for each in known), default=secret)
+        self._secret = hmac.digest(key, b"unknown users", "sha256")
+
+    def salt_and_iterations(self, mechanism: ScramMechanism, user: str) -> tuple[bytes, int]:
+        """Of a user of that name."""
+        drawn = hashlib.shake_256(
+            hmac.digest(self._secret, f"{mechanism.mechanism_name} {user}".encode(), "sha512")
+        )
+        iterations, salt_bytes, is_base_36 = self._shapes[
+            int.from_bytes(drawn.digest(8), "big") % len(self._shapes)
+        ]
+        salt = drawn.digest(8 + salt_bytes)[8:]
+        return bytes(_BASE_36[each % 36] for each in salt) if is_base_36 else salt, iterations
 
 
 def _attributes(message: bytes, *names: str) -> dict[str, str]:
@@ -165,12 +199,11 @@ def parse_client_first(message: bytes) -> ClientFirst:
 class ScramServer:
     """The server's side of one exchange: `challenge` once, then `verify` once."""
 
-    def __init__(self, mechanism: ScramMechanism, nonce: str, secret: bytes) -> None:
-        """`nonce`: fresh and not guessable.  `secret`: the cluster's, the same at every exchange; from it an
-        unknown user gets a salt that stays."""
+    def __init__(self, mechanism: ScramMechanism, nonce: str, unknown: UnknownUsers) -> None:
+        """`nonce`: fresh and not guessable."""
         self._mechanism = mechanism
         self._nonce = nonce
-        self._secret = secret
+        self._unknown = unknown
         self._first: ClientFirst | None = None
         self._credential: ScramCredential | None = None
         self._server_first = ""
@@ -183,10 +216,7 @@ class ScramServer:
             raise ScramError("a client may log in as itself only")
         self._first, self._credential = first, credential
         if credential is None:
-            salt = hmac.digest(
-                self._secret, f"{self._mechanism.mechanism_name} {first.user}".encode(), "sha256"
-            )
-            iterations = ITERATIONS_MIN
+            salt, iterations = self._unknown.salt_and_iterations(self._mechanism, first.user)
         else:
             salt, iterations = credential.salt, credential.iterations
         self._server_first = f"r={first.nonce}{self._nonce},s={_encoded(salt)},i={iterations}"

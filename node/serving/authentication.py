@@ -41,6 +41,7 @@ from ...security.scram import (
     ClientFirst,
     ScramCredential,
     ScramMechanism,
+    UnknownUsers,
     credential_of,
 )
 from ..settings.security_settings import SCRAM_MECHANISMS, ListenerSecurity
@@ -82,8 +83,8 @@ class ListenerIdentity:
         self._token_secret = token_secret
         self._token_credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
         self._bearer = bearer
-        # stays for the process: an unknown user is answered with the same salt each time
         self._unknown_secret = secrets.token_bytes(32)
+        self._unknown_users: dict[ScramMechanism, tuple[object, UnknownUsers]] = {}
         self._mechanisms: Mechanisms = {name: self._factory(name) for name in security.mechanisms}
 
     def session(self) -> SaslSession | None:
@@ -107,7 +108,17 @@ class ListenerIdentity:
 
     def _scram(self, mechanism: ScramMechanism) -> Exchange:
         nonce = secrets.token_urlsafe(NONCE_BYTES)
-        return ScramExchange(mechanism, nonce, self._unknown_secret, partial(self._known_user, mechanism))
+        return ScramExchange(mechanism, nonce, self._unknown(mechanism), partial(self._known_user, mechanism))
+
+    def _unknown(self, mechanism: ScramMechanism) -> UnknownUsers:
+        """Made anew when credentials have changed."""
+        present = self._records().scram
+        credentials, unknown = self._unknown_users.get(mechanism, (None, None))
+        if unknown is None or credentials is not present:
+            mine = [each for (_, used), each in present.items() if used is mechanism]
+            unknown = UnknownUsers(self._unknown_secret, mine)
+            self._unknown_users[mechanism] = present, unknown
+        return unknown
 
     def _known_user(self, mechanism: ScramMechanism, first: ClientFirst) -> KnownUser | None:
         if first.extensions.get(TOKEN_EXTENSION) == "true":

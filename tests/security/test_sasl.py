@@ -156,6 +156,7 @@ def test_plain(message: bytes, refusal: str | None) -> None:
         with pytest.raises(SaslFailure, match=refusal) as found:
             exchange.respond(message, NOW_MS)
         assert "secret" not in found.value.detail.lower()
+        assert "nobody" not in found.value.detail  # a user may have typed its password there
 
 
 def _bearer(token: str, now_ms: int) -> Identity:
@@ -171,6 +172,7 @@ def _bearer(token: str, now_ms: int) -> Identity:
         (b"n,,\x01auth=bearer good\x01traceId=1\x01\x01", None),
         (b"n,a=alice,\x01auth=Bearer good\x01\x01", None),
         (b"n,a=bob,\x01auth=Bearer good\x01\x01", "authorization id"),
+        (b"n,a=\xff,\x01auth=Bearer good\x01\x01", "authorization id"),
         (b"n,,\x01auth=Basic good\x01\x01", "'auth' not specified"),
         (b"n,,\x01other=Bearer good\x01\x01", "'auth' not specified"),
         (b"y,,\x01auth=Bearer good\x01\x01", "Invalid OAUTHBEARER client first message"),

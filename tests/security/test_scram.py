@@ -16,12 +16,13 @@ from tidegate.security.scram import (
     ScramError,
     ScramMechanism,
     ScramServer,
+    UnknownUsers,
     credential_of,
     parse_client_first,
 )
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
-SECRET = b"the cluster's"
+UNKNOWN = UnknownUsers(b"of the process")
 IDENTITY = Identity(Principal("User", "alice"))
 
 
@@ -34,7 +35,7 @@ def credential(mechanism: ScramMechanism, password: str) -> ScramCredential:
 def test_the_example_of_rfc_7677() -> None:
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     known = credential_of(SHA_256, SHA_256.salted_password("pencil", salt, 4096), salt, 4096)
-    server = ScramServer(SHA_256, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", SECRET)
+    server = ScramServer(SHA_256, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", UNKNOWN)
     first = parse_client_first(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert server.challenge(first, known) == (
         b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
@@ -55,7 +56,7 @@ def test_both_sides_agree(mechanism: ScramMechanism, user: str) -> None:
         seen.append(getattr(first, "user", ""))
         return KnownUser(credential(mechanism, "pass"), IDENTITY)
 
-    exchange = ScramExchange(mechanism, "server", SECRET, find)
+    exchange = ScramExchange(mechanism, "server", UNKNOWN, find)
     client = ScramClient(mechanism, user, "pass", "client")
     step = exchange.respond(client.first(), 0)
     assert step.identity is None
@@ -69,7 +70,7 @@ def test_an_unknown_user_looks_like_a_wrong_password() -> None:
     answers = []
     users = {"eve": KnownUser(credential(SHA_256, "other"), IDENTITY)}
     for user in ("eve", "eva"):
-        exchange = ScramExchange(SHA_256, "server", SECRET, lambda first: users.get(first.user))
+        exchange = ScramExchange(SHA_256, "server", UNKNOWN, lambda first: users.get(first.user))
         client = ScramClient(SHA_256, user, "pass", "client")
         challenge = exchange.respond(client.first(), 0).token
         with pytest.raises(SaslFailure) as found:
@@ -78,17 +79,31 @@ def test_an_unknown_user_looks_like_a_wrong_password() -> None:
     assert answers[0] == answers[1]
 
 
-def test_the_salt_of_an_unknown_user_stays() -> None:
-    def salt(user: str, secret: bytes) -> bytes:
-        server = ScramServer(SHA_512, "s", secret)
+def test_an_unknown_user_has_one_salt_at_every_node() -> None:
+    def salt(user: str, unknown: UnknownUsers) -> bytes:
+        server = ScramServer(SHA_512, "s", unknown)
         return server.challenge(parse_client_first(f"n,,n={user},r=c".encode()), None).split(b",")[1]
 
-    assert salt("eve", SECRET) == salt("eve", SECRET)
-    assert len({salt("eve", SECRET), salt("eva", SECRET), salt("eve", b"another")}) == 3
+    known = [credential(SHA_512, password) for password in ("one", "two", "three")]
+    at_nodes = [UnknownUsers(secret, order) for secret, order in ((b"1", known), (b"2", known[::-1]))]
+    assert len({salt("eve", each) for each in at_nodes}) == 1
+    assert len({salt(user, at_nodes[0]) for user in ("eve", "eva")}) == 2
+    assert salt("eve", UnknownUsers(b"1")) != salt("eve", UnknownUsers(b"2"))
+
+
+def test_unknown_users_look_like_those_that_exist() -> None:
+    """Kafka's tools make salts of 26 digits of base 36, and any number of iterations may be chosen."""
+    shapes = {(4096, 26, True), (8192, 32, False)}
+    known = [
+        ScramCredential(b"3n5dhk2p" * 3 + b"zz", b"s", b"k1", 4096),
+        ScramCredential(bytes(range(32)), b"s", b"k2", 8192),
+    ]
+    found = [UnknownUsers(b"", known).salt_and_iterations(SHA_256, f"user-{number}") for number in range(64)]
+    assert {(iterations, len(salt), salt.isalnum()) for salt, iterations in found} == shapes
 
 
 def _final(change: Callable[[bytes], bytes]) -> None:
-    server = ScramServer(SHA_256, "server", SECRET)
+    server = ScramServer(SHA_256, "server", UNKNOWN)
     client = ScramClient(SHA_256, "alice", "pass", "client")
     first = parse_client_first(client.first())
     final = client.final(server.challenge(first, credential(SHA_256, "pass")))
@@ -121,9 +136,9 @@ def test_a_final_message_that_is_changed_is_refused(change: Callable[[bytes], by
 def test_a_recorded_exchange_cannot_be_played_again() -> None:
     known = credential(SHA_256, "pass")
     client = ScramClient(SHA_256, "alice", "pass", "client")
-    recorded = ScramServer(SHA_256, "first", SECRET)
+    recorded = ScramServer(SHA_256, "first", UNKNOWN)
     final = client.final(recorded.challenge(parse_client_first(client.first()), known))
-    again = ScramServer(SHA_256, "second", SECRET)
+    again = ScramServer(SHA_256, "second", UNKNOWN)
     again.challenge(parse_client_first(client.first()), known)
     with pytest.raises(ScramError, match="another exchange"):
         again.verify(final)
