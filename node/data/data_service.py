@@ -278,7 +278,7 @@ class DataService(data_pb2_grpc.DataServicer):
                 error, answer.log_start_offset = self._judged(failure, each.topic, each.partition)
                 answer.error_code = error.code
                 answer.error_message = error.message
-                answer.leader.CopyFrom(self._leader_hint(each.topic, each.partition))
+                answer.leader.CopyFrom(self._leader_beside(error, each.topic, each.partition))
             ranges += len(answer.ranges)
             if ranges >= RANGES_MAX:
                 break
@@ -509,6 +509,12 @@ class DataService(data_pb2_grpc.DataServicer):
             endpoint=str(broker.grpc) if broker else "",
         )
 
+    def _leader_beside(self, error: KafkaError, topic: str, partition: int) -> pb.Leader:
+        """The leader that an error names: none for a client that may not know whether the topic exists."""
+        if error.code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.SASL_AUTHENTICATION_FAILED):
+            return pb.Leader(node_id=-1, leader_epoch=-1)
+        return self._leader_hint(topic, partition)
+
     # --- errors ---------------------------------------------------------------------------------------------
 
     def _judged(self, failure: KafkaError | OSError, topic: str, partition: int) -> tuple[KafkaError, int]:
@@ -546,7 +552,7 @@ class DataService(data_pb2_grpc.DataServicer):
         detail = pb.ErrorDetail(
             error_code=error.code, message=error.message, log_start_offset=log_start_offset
         )
-        detail.leader.CopyFrom(self._leader_hint(topic, partition))
+        detail.leader.CopyFrom(self._leader_beside(error, topic, partition))
         await context.abort(
             _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE),
             str(error),

@@ -89,7 +89,7 @@ class GrpcAccess:
         self._tokens = tokens or SessionTokens()
         self._calls_max = calls_per_principal_max
         self._calls: Counter[Principal] = Counter()
-        self._exchanges = 0
+        self._exchanges: dict[asyncio.Timeout, None] = {}  # the oldest first
         self._failures = RateLimitedLines(log, "authentication_failed", "authentications_failed")
 
     # --- identity -------------------------------------------------------------------------------------------
@@ -173,18 +173,23 @@ class GrpcAccess:
 
     async def authenticate(self, _: AsyncIterator[bytes], context: Context) -> None:
         """AUTHENTICATE."""
-        if self._exchanges >= EXCHANGES_MAX:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "too many clients authenticate now: try again")
-        self._exchanges += 1
+        if len(self._exchanges) >= EXCHANGES_MAX:  # silent clients keep none out that is quick
+            oldest = next(iter(self._exchanges))
+            del self._exchanges[oldest]
+            if not oldest.expired():
+                oldest.reschedule(0)
+        time_left, refusal = asyncio.timeout(EXCHANGE_S_MAX), ""
         try:
-            async with asyncio.timeout(EXCHANGE_S_MAX):
+            async with time_left:
+                self._exchanges[time_left] = None
                 refusal = await self._exchange(context)
-            if refusal:
-                await self._identity.clock.sleep(self._identity.security.failure_delay_s)
+                if refusal:
+                    await self._identity.clock.sleep(self._identity.security.failure_delay_s)
         except TimeoutError:
-            refusal = f"the exchange took longer than {EXCHANGE_S_MAX:g} s"
+            late = f"the exchange took longer than {EXCHANGE_S_MAX:g} s, or {EXCHANGES_MAX} newer ones came"
+            refusal = refusal or late
         finally:
-            self._exchanges -= 1
+            self._exchanges.pop(time_left, None)
         if refusal:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)
 

@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from tidegate.node.data.data_service import ERROR_DETAIL_KEY
+from tidegate.node.serving import grpc_callers
 from tidegate.node.serving.authentication import BearerKeys
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
@@ -35,7 +38,7 @@ from tidegate.security.grpc_session import authenticate
 from tidegate.security.principals import Principal
 from tidegate.security.records import SecurityRecords
 from tidegate.security.scram import ScramMechanism, credential_of
-from tidegate.security.session_tokens import SessionTokens
+from tidegate.security.session_tokens import AUTHENTICATE, MECHANISM_KEY, SessionTokens
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.spark.session import local_session
@@ -46,6 +49,7 @@ from tidegate.wire.errors import ErrorCode
 from .served import TOPIC_ID, ServedCluster, committed, history
 
 PASSWORD = "wonder land"
+NO_LEADER = pb.Leader(node_id=-1, leader_epoch=-1)
 PLAIN_USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_bob="builder";'
 SCRAM = ScramMechanism.SHA_512
 
@@ -230,11 +234,34 @@ def test_no_call_names_a_topic_that_its_client_may_not_describe(secured: Secured
         with pytest.raises(grpc.RpcError) as refused:
             call()
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        detail = pb.ErrorDetail.FromString(dict(refused.value.trailing_metadata())[ERROR_DETAIL_KEY])
+        assert detail.leader == NO_LEADER
     (planned,) = stub.PlanManyRanges(
         pb.PlanManyRangesRequest(partitions=[one], estimate_decompressed=True), metadata=shown
     ).partitions
     assert planned.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert not planned.ranges
+    assert planned.leader == NO_LEADER
+    channel.close()
+
+
+def test_silent_exchanges_keep_no_client_out(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_callers, "EXCHANGES_MAX", 3)
+    channel = secured.channel()
+    exchange = channel.stream_stream(AUTHENTICATE)
+    silence = SimpleQueue[bytes | None]()
+    open_ones = [
+        exchange(iter(silence.get, None), metadata=((MECHANISM_KEY, "SCRAM-SHA-512"),)) for _ in range(5)
+    ]
+    for call in open_ones[:2]:
+        with pytest.raises(grpc.RpcError, match="newer ones came"):
+            next(call)
+    client = secured.client(secured.security())
+    assert count_all(client) > 100
+    client.close()
+    for call in open_ones:
+        call.cancel()
+        silence.put(None)
     channel.close()
 
 
