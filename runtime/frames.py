@@ -155,6 +155,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self.close_reason = ""
         self._loop = asyncio.get_running_loop()
         self._max_frame_bytes = max_frame_bytes
+        self._frame_limit_bytes = max_frame_bytes  # of this connection, for now
         self._limiter = limiter
         self._budget = budget
         self._pool = pool
@@ -227,6 +228,11 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def resume(self) -> None:
         self._resume(_BY_HANDLER)
+
+    def limit_frames(self, bytes_max: int | None) -> None:
+        """Refuses larger frames by their length, before they take memory.  None: what the server takes."""
+        most = self._max_frame_bytes
+        self._frame_limit_bytes = most if bytes_max is None else min(bytes_max, most)
 
     def mute(self, seconds: float) -> None:
         """Delivers no further frame for `seconds`; the later end of two counts."""
@@ -388,9 +394,9 @@ class FrameConnection(asyncio.BufferedProtocol):
         """Reads the length of the frame at `_start`; False when the frame must wait for the budget or is
         refused."""
         size: int = _LENGTH.unpack_from(self._buffer, self._start)[0]
-        if not 0 <= size <= self._max_frame_bytes:
+        if not 0 <= size <= self._frame_limit_bytes:
             prefix = bytes(self._view[self._start : self._start + LENGTH_BYTES])
-            self._refuse("bad_length", _describe_bad_length(prefix, size, self._max_frame_bytes))
+            self._refuse("bad_length", _describe_bad_length(prefix, size, self._frame_limit_bytes))
             return False
         self._frame_bytes = size
         self._allowed = size

@@ -147,4 +147,5 @@ class JsonFormatter(logging.Formatter):
 
 def _quote(value: object) -> str:
     text = str(value)
-    return json.dumps(text) if not text or any(c in text for c in ' "=\n') else text
+    is_plain = text.isprintable() and not any(each in text for each in ' "=')
+    return text if text and is_plain else json.dumps(text)

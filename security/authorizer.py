@@ -23,6 +23,8 @@ from .principals import EVERYBODY, Principal
 
 DECISIONS_MAX: Final = 50_000
 """Over all: then the cache begins anew."""
+KEPT_NAME_LENGTH_MAX: Final = 256
+"""A longer name is decided anew each time: no topic has one, and clients may ask for 32 KiB."""
 SOME_NAME: Final = "hardcode"
 """Stands for a resource without ACLs of its own, as in Kafka: a principal that a wildcard, or the default,
 allows everything needs no further search."""
@@ -119,11 +121,14 @@ class Authorizer:
 
     def _new_decisions(self, question: Question) -> Decisions:
         def decide(name: str) -> bool:
+            decision = question[0] in self.super_users or self._decide(question, name)
+            if len(name) > KEPT_NAME_LENGTH_MAX:
+                return decision
             if self._decided >= DECISIONS_MAX:
                 self._forget()
                 self._decisions[question] = decisions
             self._decided += 1
-            decisions[name] = decision = question[0] in self.super_users or self._decide(question, name)
+            decisions[name] = decision
             return decision
 
         if self._decided >= DECISIONS_MAX:

@@ -148,6 +148,7 @@ class ClientConnection:
         self._must_authenticate = not self._authentication.is_over
         if self._must_authenticate:
             shared.unauthenticated.began(self, broker.clock.monotonic(), connection.abort)
+            connection.limit_frames(self._authentication.frame_bytes_max)
         self._worker = self._start_worker()
 
     # --- FrameHandler ---------------------------------------------------------------------------------------
@@ -395,6 +396,7 @@ class ClientConnection:
         if self._must_authenticate and self._authentication.is_over:
             self._must_authenticate = False
             self._shared.unauthenticated.ended(self)
+            self._connection.limit_frames(None)
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
             _release(slot.lease)

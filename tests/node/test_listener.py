@@ -25,6 +25,7 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.security.quotas import QuotaEntity, QuotaKind
 from tidegate.security.records import SecurityRecords
 from tidegate.tests.eventually import eventually
+from tidegate.tests.guarded_nodes import plain_users
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -653,3 +654,20 @@ def test_a_long_poll_that_its_client_leaves_is_not_worth_a_line(
         listener.ClientConnection.on_close(cast(Any, left), "closed")
     said = [record.levelname for record in caplog.records if record.getMessage() == "requests_abandoned"]
     assert said == ["INFO"] * lines, "a client's patience is not the operator's business"
+
+
+async def test_a_client_that_has_not_authenticated_takes_no_memory_for_a_large_request() -> None:
+    sasl = Served()
+    uses = ("SASL_PLAINTEXT", "PLAINTEXT", "GRPC", "CONTROLLER", "METRICS")
+    sasl.broker.configuration = loaded(  # type: ignore[misc]
+        "socket.request.max.bytes=2048", "sasl.server.max.receive.size=1024",
+        listeners=[f"{use}://127.0.0.1:0" for use in uses],
+        listener__security__protocol__map=[f"{use}:{use if use[0] == 'S' else 'PLAINTEXT'}" for use in uses],
+        sasl__enabled__mechanisms=["PLAIN"],
+        listener__name__sasl_plaintext__plain__sasl__jaas__config=plain_users(["a"]),
+    )  # fmt: skip
+    async with sasl.running():
+        client = await sasl.client()
+        client.writer.write(struct.pack(">i", 1025))
+        assert await client.closed() == b""
+        assert rejected(sasl) == {"bad_length": 1}

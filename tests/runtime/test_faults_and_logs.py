@@ -107,9 +107,11 @@ def test_a_text_line_has_the_event_and_its_values_quoted_only_where_needed() -> 
     )
 
 
-def test_a_value_cannot_break_the_line() -> None:
-    line = logs.TextFormatter().format(record_of(reason="two\nlines level=ERROR"))
-    assert "\n" not in line
+@pytest.mark.parametrize("separator", ["\n", "\r", "\x0b", "\x1b[2K", "\x85", "\u2028"])
+def test_a_value_cannot_break_the_line(separator: str) -> None:
+    line = logs.TextFormatter().format(record_of(reason=f"two{separator}lines"))
+    assert separator not in line
+    assert len(line.splitlines()) == 1
 
 
 def test_a_json_line_is_one_object() -> None:

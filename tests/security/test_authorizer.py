@@ -109,6 +109,14 @@ def test_decisions_are_bounded() -> None:
         assert sum(1 + len(each) for each in authorizer._decisions.values()) <= DECISIONS_MAX
 
 
+def test_long_names_take_no_memory() -> None:
+    authorizer = Authorizer([acl(Op.READ, "x", prefixed=True)])
+    for number in range(100):
+        assert authorizer.allows(ALICE, HOST, Op.READ, GROUP, f"x{number}" + "x" * 32_000) is False
+        assert authorizer.allows(ALICE, HOST, Op.READ, TOPIC, f"x{number}" + "x" * 32_000) is True
+    assert sum(len(name) for each in authorizer._decisions.values() for name in each) < 1000
+
+
 @pytest.mark.parametrize(
     ("acls", "expected"),
     [
