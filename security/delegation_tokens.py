@@ -17,6 +17,8 @@ from ..wire.errors import ErrorCode, KafkaError
 from .principals import USER_TYPE, Principal
 
 RENEWERS_MAX: Final = 100
+NAMES_BYTES_MAX: Final = 8 * 1024
+"""Of a token's owner and renewers together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ def create_token(
         )
     if len(others) > RENEWERS_MAX:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a token has at most {RENEWERS_MAX} renewers")
+    if sum(len(each.text.encode()) for each in (owner, *others)) > NAMES_BYTES_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a token's names have at most {NAMES_BYTES_MAX} bytes")
     lifetime_ms = settings.max_lifetime_ms
     if max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, max_lifetime_ms)

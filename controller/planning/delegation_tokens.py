@@ -25,6 +25,8 @@ from .plan import Plan
 
 ENDED_AT_ONCE_MAX = 1000
 """In one plan."""
+TOKENS_OF_REQUESTER_MAX = 2000
+"""A tenth of what the cluster holds: every user may ask for tokens."""
 
 
 @dataclass(slots=True)
@@ -112,6 +114,11 @@ def _created(
     present = state.security.tokens.get(wanted.token_id)
     if present is not None:  # the first copy of the request has made it
         return TokenPlan(token=token_record(present))
+    if _count_of(state, requester) >= TOKENS_OF_REQUESTER_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{requester} has {TOKENS_OF_REQUESTER_MAX} tokens: let some of them end",
+        )
     token = create_token(
         token_id=wanted.token_id,
         owner=Principal.parse(wanted.owner),
@@ -122,6 +129,10 @@ def _created(
         now_ms=now_ms,
     )
     return _set(request, token)
+
+
+def _count_of(state: ClusterState, requester: Principal) -> int:
+    return sum(token.requester == requester for token in state.security.tokens.values())
 
 
 def _set(request: rpc.ChangeDelegationTokenRequest, token: DelegationToken) -> TokenPlan:

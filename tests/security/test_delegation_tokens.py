@@ -9,11 +9,16 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tidegate.controller.planning.delegation_tokens import plan_delegation_token, plan_ended_tokens
+from tidegate.controller.planning.delegation_tokens import (
+    TOKENS_OF_REQUESTER_MAX,
+    plan_delegation_token,
+    plan_ended_tokens,
+)
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import METADATA_VERSION, SECURITY_LEVEL
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.security.delegation_tokens import (
+    NAMES_BYTES_MAX,
     RENEWERS_MAX,
     DelegationToken,
     TokensByHmac,
@@ -97,6 +102,9 @@ def test_errors_are_kafkas() -> None:
     assert code_of(lambda: made(renewers=(group,))) is ErrorCode.INVALID_PRINCIPAL_TYPE
     assert code_of(lambda: made(owner=group)) is ErrorCode.INVALID_PRINCIPAL_TYPE
     assert code_of(lambda: made(renewers=(BOB,) * (RENEWERS_MAX + 1))) is ErrorCode.INVALID_REQUEST
+    long = Principal("User", "b" * NAMES_BYTES_MAX)
+    assert code_of(lambda: made(renewers=(long,))) is ErrorCode.INVALID_REQUEST
+    assert code_of(lambda: made(owner=long)) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_token_is_found_by_its_hmac_as_long_as_it_is_there() -> None:
@@ -157,3 +165,15 @@ def test_tokens_that_have_ended_are_removed() -> None:
     (operation,) = plan_ended_tokens(state_of(live, ended), NOW_MS).operations
     assert list(operation.change_delegation_tokens.remove) == ["old"]
     assert plan_ended_tokens(state_of(live), NOW_MS).operations == []
+
+
+def test_a_user_does_not_take_all_tokens_of_the_cluster() -> None:
+    """They are requested by carol, whoever owns them."""
+    state = state_of(*(replace(made(), token_id=f"id-{number}") for number in range(TOKENS_OF_REQUESTER_MAX)))
+
+    def asked(requester: Principal) -> rpc.ChangeDelegationTokenRequest:
+        wanted = rpc.TokenToCreate(token_id="new", owner=str(ALICE))
+        return rpc.ChangeDelegationTokenRequest(requester=str(requester), create=wanted)
+
+    assert code_of(lambda: planned(state, asked(CAROL))) is ErrorCode.INVALID_REQUEST
+    assert len(planned(state, asked(BOB))) == 1
