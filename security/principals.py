@@ -6,6 +6,7 @@ A listener gives each connection one principal: from its certificate, from its S
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -133,6 +134,15 @@ _ATTRIBUTES: Final = {
     "userId": "UID",
 }  # fmt: skip
 _SPECIAL: Final = re.compile(r'([,+"\\<>;])')
+
+
+def attribute_name(oid: str) -> str:
+    """As `distinguished_name` has it: short, else OpenSSL's, which `getpeercert` shows, else the number."""
+    try:
+        name = ssl._ASN1Object(oid).longname
+    except ValueError:
+        return oid
+    return _ATTRIBUTES.get(name, name)
 
 
 def distinguished_name(certificate: Mapping[str, Any]) -> str:

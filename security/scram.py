@@ -215,9 +215,9 @@ class ScramServer:
         if first.authorization_id and first.authorization_id != first.user:
             raise ScramError("a client may log in as itself only")
         self._first, self._credential = first, credential
-        if credential is None:
-            salt, iterations = self._unknown.salt_and_iterations(self._mechanism, first.user)
-        else:
+        # drawn in any case: the time must not tell which users exist
+        salt, iterations = self._unknown.salt_and_iterations(self._mechanism, first.user)
+        if credential is not None:
             salt, iterations = credential.salt, credential.iterations
         self._server_first = f"r={first.nonce}{self._nonce},s={_encoded(salt)},i={iterations}"
         return self._server_first.encode()

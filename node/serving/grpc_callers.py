@@ -29,12 +29,11 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 from cryptography import x509
-from cryptography.x509.oid import NameOID
 
 from ...runtime import logs
 from ...runtime.calm_logs import RateLimitedLines
 from ...security.acls import CLUSTER_NAME
-from ...security.principals import ANONYMOUS, USER_TYPE, InvalidPrincipal, Principal
+from ...security.principals import ANONYMOUS, USER_TYPE, InvalidPrincipal, Principal, attribute_name
 from ...security.request_rights import METHOD_RIGHTS, Right
 from ...security.sasl import SaslState
 from ...security.sasl_mechanisms import OAUTHBEARER, TokenRefused
@@ -286,7 +285,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
 def subject_name(pem: bytes) -> str:
     """As `distinguished_name`, of a PEM certificate, which gRPC has verified."""
     subject = x509.load_pem_x509_certificate(pem).subject
-    return subject.rfc4514_string({NameOID.EMAIL_ADDRESS: "emailAddress"})
+    return subject.rfc4514_string({each.oid: attribute_name(each.oid.dotted_string) for each in subject})
 
 
 async def _abort(context: Context, refused: KafkaError) -> NoReturn:

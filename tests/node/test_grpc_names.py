@@ -20,6 +20,9 @@ NAMES = [
     [(NameOID.ORGANIZATIONAL_UNIT_NAME, 'x+y"z\\<>;'), (NameOID.COMMON_NAME, "#hash ")],
     [(NameOID.DOMAIN_COMPONENT, "example"), (NameOID.USER_ID, "u1"), (NameOID.COMMON_NAME, "Zoë")],
     [(NameOID.EMAIL_ADDRESS, "a@b.c"), (NameOID.COMMON_NAME, " lead"), (NameOID.LOCALITY_NAME, "Bern")],
+    [(NameOID.SERIAL_NUMBER, "7"), (NameOID.TITLE, "Dr."), (NameOID.POSTAL_CODE, "8000")],
+    [(NameOID.JURISDICTION_COUNTRY_NAME, "CH"), (NameOID.BUSINESS_CATEGORY, "x"), (NameOID.COMMON_NAME, "c")],
+    [(x509.ObjectIdentifier("1.2.3.4.5"), "unknown to all")],
     [(NameOID.STATE_OR_PROVINCE_NAME, "BE"), (NameOID.STREET_ADDRESS, "1 Way"), (NameOID.COMMON_NAME, "=")],
 ]
 
