@@ -450,16 +450,19 @@ class ReplicaManager:
         by_id: bool = False,
         turn: Any = nullcontext,
         may_read: MayRead = lambda _topic: True,
+        owner: str = "",
     ) -> FetchResponse:
         """Answers a fetch of a client or a follower, waiting up to its `max_wait_ms`; see
         `ClientFetches.fetch`."""
         if request.replica_id >= 0:
             return await self._follower_fetches.fetch(request)
-        return await self._client_fetches.fetch(request, by_id=by_id, turn=turn, may_read=may_read)
+        return await self._client_fetches.fetch(
+            request, by_id=by_id, turn=turn, may_read=may_read, owner=owner
+        )
 
-    def throttled_fetch(self, request: FetchRequest, *, by_id: bool) -> FetchResponse:
+    def throttled_fetch(self, request: FetchRequest, *, by_id: bool, owner: str = "") -> FetchResponse:
         """See `ClientFetches.throttled`."""
-        return self._client_fetches.throttled(request, by_id=by_id)
+        return self._client_fetches.throttled(request, by_id=by_id, owner=owner)
 
     def list_offsets(
         self,

@@ -89,7 +89,8 @@ class Configuration:
     """The settings of one node, checked.  `values` holds every key of SETTINGS, `given` are those that were
     written down."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] = field(repr=False)
+    """Some are secrets."""
     node_id: int
     voters: tuple[Voter, ...]
     data_dirs: tuple[Path, ...]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,7 +81,7 @@ class ListenerSecurity:
     options: TlsOptions
     mapper: SslPrincipalMapper
     mechanisms: tuple[str, ...]
-    passwords: Mapping[str, str]
+    passwords: Mapping[str, str] = field(repr=False)
     """PLAIN's users."""
     max_reauth_ms: int
     failure_delay_s: float

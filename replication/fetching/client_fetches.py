@@ -91,15 +91,16 @@ class ClientFetches:
         by_id: bool = False,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         may_read: MayRead = lambda _topic: True,
+        owner: str = "",
     ) -> FetchResponse:
         """Answers `request`, waiting up to its `max_wait_ms`; errors are values of the partitions.  `by_id`:
         the request names topics by their ids, and so does the answer.  `may_read(topic)`: whether the client
-        may; asked again after each wait, because rights may be taken away meanwhile.
+        may; asked again after each wait, because rights may be taken away meanwhile.  `owner`: its principal.
 
         The partitions are looked at in a `turn` of the client's: one append may wake the fetches of very
         many."""
         started_s = self._clock.monotonic()
-        session = self.sessions.open(request, by_id, self._topic_name_of, started_s)
+        session = self.sessions.open(request, by_id, self._topic_name_of, started_s, owner)
         if isinstance(session, ErrorCode):
             return FetchResponse(session)
         parts = list(session.parts.values())
@@ -129,12 +130,12 @@ class ClientFetches:
         ]
         return _in_topics(session, answered)
 
-    def throttled(self, request: FetchRequest, *, by_id: bool) -> FetchResponse:
+    def throttled(self, request: FetchRequest, *, by_id: bool, owner: str = "") -> FetchResponse:
         """Nothing, for a client that has to pause (KIP-219).  Its session goes on; a new one does not begin,
         because the client takes an empty full answer for none."""
         if request.session_epoch == FULL_EPOCH:
             request.session_epoch = FINAL_EPOCH
-        session = self.sessions.open(request, by_id, self._topic_name_of, self._clock.monotonic())
+        session = self.sessions.open(request, by_id, self._topic_name_of, self._clock.monotonic(), owner)
         return (
             FetchResponse(session)
             if isinstance(session, ErrorCode)

@@ -70,10 +70,11 @@ class FetchPart:
 class ClientSession:
     """The partitions that one client fetches.  Id 0: a session of one request."""
 
-    __slots__ = ("by_id", "created_s", "epoch", "may_be_kept", "parts", "session_id", "used_s")
+    __slots__ = ("by_id", "created_s", "epoch", "may_be_kept", "owner", "parts", "session_id", "used_s")
 
-    def __init__(self, by_id: bool, now_s: float) -> None:
+    def __init__(self, by_id: bool, now_s: float, owner: str = "") -> None:
         self.session_id = 0
+        self.owner = owner
         self.by_id = by_id
         self.created_s = self.used_s = now_s
         self.epoch = 1  # of the next request
@@ -135,17 +136,21 @@ class ClientSessions:
         return self._partitions
 
     def open(
-        self, request: FetchRequest, by_id: bool, name_of: TopicNameOf, now_s: float
+        self, request: FetchRequest, by_id: bool, name_of: TopicNameOf, now_s: float, owner: str = ""
     ) -> ClientSession | ErrorCode:
-        """The request's session, changed as the request says; ErrorCode: the whole request is rejected."""
+        """The request's session, changed as the request says; ErrorCode: the whole request is rejected.
+        `owner`: the client's principal; the session of another one is as none."""
+        found = self._sessions.get(request.session_id)
+        if found is not None and found.owner != owner:
+            found = None
         if request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
-            self._remove(request.session_id)
-            session = ClientSession(by_id, now_s)
+            if found is not None:
+                self._remove(found.session_id)
+            session = ClientSession(by_id, now_s, owner)
             session.update(request, name_of)
             if request.session_epoch == FULL_EPOCH:
                 self._keep(session, now_s)
             return session
-        found = self._sessions.get(request.session_id)
         if found is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if request.session_epoch != found.epoch:

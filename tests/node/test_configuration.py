@@ -50,6 +50,9 @@ class TestPrecedence:
     def test_defaults_hold_where_nothing_is_said(self) -> None:
         assert loaded().integer("num.partitions") == SETTINGS["num.partitions"].default
 
+    def test_nothing_prints_a_secret(self) -> None:
+        assert "hunter2" not in repr(loaded(delegation__token__secret__key="hunter2"))
+
     def test_the_file_wins_over_defaults(self) -> None:
         assert loaded(num__partitions=7).integer("num.partitions") == 7
 

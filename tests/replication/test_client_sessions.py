@@ -56,6 +56,19 @@ def goes_on(
     return sessions.open(asked(session=(session_id, epoch)), False, IDS.get, now_s)
 
 
+def test_a_session_is_its_principals_alone() -> None:
+    sessions = cache()
+    opened = sessions.open(asked(("t", 0)), False, IDS.get, 0.0, "User:alice")
+    assert isinstance(opened, ClientSession)
+    session_id = opened.session_id
+    for epoch in (1, 2):
+        forged = sessions.open(asked(session=(session_id, epoch)), False, IDS.get, 0.0, "User:mallory")
+        assert forged is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    for epoch in (0, -1):
+        sessions.open(asked(("t", 0), session=(session_id, epoch)), False, IDS.get, 0.0, "User:mallory")
+    assert sessions.open(asked(session=(session_id, 1)), False, IDS.get, 0.0, "User:alice") is opened
+
+
 def test_a_session_goes_on_with_the_partitions_that_it_has() -> None:
     sessions = cache()
     own = begin(sessions, 2)

@@ -49,12 +49,14 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
     elif by_id and not is_client:
         result = await _for_follower(broker, request)
     elif is_client and throttling.has_debt(context, QuotaKind.FETCH):
-        result = broker.replicas.throttled_fetch(request, by_id=by_id)
+        result = broker.replicas.throttled_fetch(request, by_id=by_id, owner=context.principal.text)
     else:
         if is_client and (bytes_max := throttling.bytes_max(context, QuotaKind.FETCH)) is not None:
             request.max_bytes = min(request.max_bytes, bytes_max)
         may_read = broker.permissions.asker(context, "topic")
-        result = await broker.replicas.fetch(request, by_id=by_id, turn=context.turn, may_read=may_read)
+        result = await broker.replicas.fetch(
+            request, by_id=by_id, turn=context.turn, may_read=may_read, owner=context.principal.text
+        )
     codes, sent, moved = [result.error], 0, False
     for _, parts in result.topics or result.topics_by_id:
         for part in parts:
