@@ -478,6 +478,8 @@ class Node:
             ],
             clean_shutdown_broker_epoch=-1 if previous_epoch is None else previous_epoch,
             directory_id=self._directory.directory_id,
+            # The same: no replica has a role yet, so what this node cannot serve is what its start found
+            # damaged.  The heartbeats name both as they are later.
             offline_replicas=encode_replicas(self._parts.application.damaged_replicas(), pb.ReplicasOfTopic),
             damaged_replicas=encode_replicas(self._parts.application.damaged_replicas(), pb.ReplicasOfTopic),
             supported_features=as_messages(SUPPORTED),

@@ -85,8 +85,9 @@ class StateProperties(NamedTuple):
     completed_as: of a *prepared* state, whose markers are not known to be written everywhere: it still names
     its partitions, a new coordinator sends the markers again, requests may wait for the end.  It is followed
     by that state, where all markers are written and no partition takes part any more.
-    stored_from: the feature level from which on records hold the state; None: none ever does.  Only states of
-    `FIRST_LEVEL` are written; one of a later level needs a shard that knows the finalised level.
+    stored_from: the level of `tidegate.metadata.version` from which on records hold the state; None: none
+    ever does.  Only states of `FIRST_LEVEL` are written; one of a later level needs a shard that knows the
+    finalised level.
     """
 
     runs: bool

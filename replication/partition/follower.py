@@ -64,7 +64,9 @@ class LogView(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class FetchPosition:
-    """One partition of a fetch request: everything the answer's validity depends on."""
+    """One partition of a fetch request.  An answer counts only while the first three are still the follower's
+    (`PartitionFollower.on_answer`): they say for which records it was made.  It also counts after the log
+    start has moved: the leader only notes that, and what it answers does not depend on it."""
 
     leader_epoch: int
     fetch_offset: int

@@ -490,7 +490,8 @@ class Log:
     # ---- the end -------------------------------------------------------------------------------------------
 
     def update_config(self, config: LogConfig) -> None:
-        """Sets a new configuration; it applies from the next append on."""
+        """Sets a new configuration.  The next append reads it, but what a segment copied when it was begun
+        (`index_interval_bytes`) changes with the next roll."""
         if self.config.may_have_offset_gaps:
             config = replace(config, was_compacted=True)  # a change of the policy fills no offset gaps
         if config != self.config:
