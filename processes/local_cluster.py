@@ -18,7 +18,7 @@ Promises:
 * the directory keeps identities, ports and data: a second cluster object on it continues the first one's
   cluster.
 
-    directory/cluster.json                     cluster id, ports, settings
+    directory/cluster.json                     cluster id, ports, settings; only its owner may read it
     directory/node-<id>/config.toml, node.log, process.json, data/
     directory/tls/ca.pem, ca.key, node-<id>.pem of a secured cluster
     directory/client.properties                of a cluster whose clients log in: its administrator's
@@ -705,7 +705,7 @@ class LocalCluster:
         }
         # Only a change is written: on a full disk a cluster must still be found, and stopped.
         if description != _read_description(self.directory):
-            _DISK.write_atomic(self.directory / "cluster.json", json.dumps(description, indent=1).encode())
+            _DISK.write_secret(self.directory / "cluster.json", json.dumps(description, indent=1).encode())
 
 
 def _remove_if_empty(directory: Path) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors that end when files are deleted; every other error of a write means that the disk cannot be
 trusted."""
+SECRET_MODE: Final = 0o600
 _UNREADABLE = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG})
 
 
@@ -227,12 +228,14 @@ class RealDisk:
 
     def write_secret(self, path: Path, data: bytes) -> None:
         """As `write_atomic`; only the owner may read the file."""
-        self._write_atomic(path, data, 0o600)
+        self._write_atomic(path, data, SECRET_MODE)
 
     def _write_atomic(self, path: Path, data: bytes, mode: int) -> None:
         temporary = path.with_name(path.name + ".tmp")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
+            if mode == SECRET_MODE:
+                os.fchmod(fd, mode)  # a file that was there has its own
             _require_all(os.write(fd, data) if data else 0, len(data), temporary)
             faults.point("disk.sync", path=path)
             os.fsync(fd)

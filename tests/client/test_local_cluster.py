@@ -313,7 +313,7 @@ def test_a_cluster_on_a_full_disk_is_still_found(tmp_path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(RealDisk, "write_atomic", full)
+    monkeypatch.setattr(RealDisk, "_write_atomic", full)
     monkeypatch.setattr(RealDisk, "lock", full)
     assert LocalCluster.attach(tmp_path).cluster_id == first.cluster_id
     with pytest.raises(OSError, match="No space"):
@@ -603,3 +603,5 @@ def test_only_their_owner_reads_the_keys_of_a_secured_cluster(tmp_path: Path) ->
     LocalCluster(tmp_path, 1, secured=True).release()
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "tls").iterdir()}
     assert modes == {"ca.pem": 0o644, "ca.key": 0o600, "node-1.pem": 0o600}
+    # the settings in it may be secrets: delegation.token.secret.key, users of PLAIN
+    assert (tmp_path / "cluster.json").stat().st_mode & 0o777 == 0o600

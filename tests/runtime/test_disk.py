@@ -33,6 +33,14 @@ def test_positioned_writes_and_reads(disk: RealDisk, tmp_path: Path) -> None:
     assert disk.read(tmp_path / "a") == b"hello"
 
 
+def test_a_secret_is_its_owners_whatever_an_earlier_try_left(disk: RealDisk, tmp_path: Path) -> None:
+    left = tmp_path / "key.tmp"
+    left.write_bytes(b"")
+    left.chmod(0o644)
+    disk.write_secret(tmp_path / "key", b"secret")
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_short_write_is_a_full_disk(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
