@@ -13,7 +13,8 @@ pinned.  Every figure is the median of the rounds, with the lowest and highest b
 
 With `--tls --sasl` clients log in by SCRAM-SHA-512 over TLS, nodes speak to each other by mutual TLS, and the
 user of the workloads has ACLs and quotas (secured.py), in Kafka too.  A fourth column is a Tidegate with the
-same listeners and without authorizer, quotas and audit: the last ratio is what these cost.
+same listeners and without authorizer and quotas: the last ratio is what these cost.  (The audit log has no
+line for a request that is allowed and changes no metadata.)
 
 The client is librdkafka.  "broker" is the CPU time of all broker processes, "client" that of this process:
 where the client needs a whole core, the figure is rather the client's.
