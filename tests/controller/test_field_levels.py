@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+from tidegate.chaos.sim.quorum import commands
 from tidegate.chaos.sim.quorum.commands import Commands
 from tidegate.controller.planning import registration
+from tidegate.controller.planning.plan import Plan
+from tidegate.controller.planning.planner import ControllerPlanner
+from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (
     FIELD_LEVELS,
@@ -25,6 +30,7 @@ from tidegate.controller.state.model import (
     metadata_level,
     name_of_metadata_level,
 )
+from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 
 FIRST_FIELDS: dict[str, int] = {
@@ -89,8 +95,40 @@ def later_fields(message: Message, level: int) -> Iterator[str]:
                 yield from later_fields(each, level)
 
 
-def test_no_plan_and_no_snapshot_has_a_field_before_its_level() -> None:
+def fields_of(descriptor: Descriptor) -> Iterator[str]:
+    """`Message.field` of a message, and of those that it holds."""
+    for field in descriptor.fields:
+        yield f"{descriptor.name}.{field.name}"
+        if field.message_type is not None:
+            yield from fields_of(field.message_type)
+
+
+def filled(message: Message) -> Iterator[str]:
+    for field, value in message.ListFields():
+        yield f"{message.DESCRIPTOR.name}.{field.name}"
+        if field.message_type is not None:
+            for each in value if field.is_repeated else (value,):
+                yield from filled(each)
+
+
+def test_no_plan_and_no_snapshot_has_a_field_before_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulator's requests fill each field: it would hold nothing of one that they leave out."""
+    said = set[str]()
+
+    def plan(state: ClusterState, sessions: BrokerSessions, request: rpc.RegisterBrokerRequest) -> Plan:
+        said.update(filled(request))
+        return registration.plan_registration(state, sessions, request)
+
+    def plan_heartbeat(planner: ControllerPlanner, request: rpc.HeartbeatRequest) -> Plan:
+        said.update(filled(request))
+        return planned(planner, request)
+
+    planned = ControllerPlanner.plan_heartbeat
+    monkeypatch.setattr(commands, "plan_registration", plan)
+    monkeypatch.setattr(ControllerPlanner, "plan_heartbeat", plan_heartbeat)
     seen = planned_fields_hold()
+    for message in (rpc.RegisterBrokerRequest, rpc.HeartbeatRequest):
+        assert [each for each in fields_of(message.DESCRIPTOR) if each not in said] == []
     assert min(seen[level] for level in range(1, SUPPORTED_FEATURES[METADATA_VERSION] + 1)) > 50, seen
 
 
@@ -107,7 +145,7 @@ def planned_fields_hold() -> Counter[int]:
     seen = Counter[int]()
     for seed in range(40):
         random = Random(seed)
-        state, commands = ClusterState(), Commands(random)
+        state, drawn = ClusterState(), Commands(random)
         at = random.randint(1, SUPPORTED_FEATURES[METADATA_VERSION])
         begin = pb.Bootstrap(
             cluster_id="c", features=[pb.Feature(name=name_of_metadata_level(at), level=at)], metadata_id="m"
@@ -122,7 +160,7 @@ def planned_fields_hold() -> Counter[int]:
                 state.apply(state.index + 1, 1, pb.Command(operations=[operation]).SerializeToString())
             level = metadata_level(state.features)
             assert list(later_fields(pb.ClusterSnapshot.FromString(state.encode()), level)) == []
-            operations = commands._planned(state)
+            operations = drawn._planned(state)
     return seen
 
 

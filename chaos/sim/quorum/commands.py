@@ -117,11 +117,18 @@ class Commands:
         ).operations
 
     def _registration(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
+        """Every field of the request is filled now and then (`tests/controller/test_field_levels.py`)."""
         node_id = self._node()
         known = state.brokers.get(node_id)
         request = rpc.RegisterBrokerRequest(
             node_id=node_id,
             incarnation=self._random.choice("rrrrst"),
+            cluster_id=state.cluster_id,
+            rack="simulated",
+            kafka_host="simulated",
+            kafka_port=9092,
+            grpc_host="simulated",
+            grpc_port=9093,
             directory_id=self._random.choice(("", "disk", "other")),
             clean_shutdown_broker_epoch=NO_BROKER_EPOCH
             if known is None
@@ -129,17 +136,28 @@ class Commands:
             supported_features=as_messages(SUPPORTED),
             offline_replicas=self._replicas(state),
             listeners=[
-                rpc.ListenerEndpoint(name=name, host="simulated", port=self._random.randrange(3))
+                rpc.ListenerEndpoint(
+                    name=name,
+                    host="simulated",
+                    port=self._random.randrange(3),
+                    security_protocol=len(name) % 4,
+                )
                 for name in self._random.sample(
                     ("CLIENTS", "EXTERNAL", "PLAINTEXT"), self._random.randrange(3)
                 )
             ],
         )
+        request.damaged_replicas.extend(request.offline_replicas[1:])
         return plan_registration(state, planner.sessions, request).operations
 
     def _heartbeat(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
+        """Every field of the request is filled now and then, too."""
         node_id = self._node()
         known = state.brokers.get(node_id)
+        lives = [
+            rpc.ReachedBy.Life(node_id=each.node_id, broker_epoch=each.broker_epoch)
+            for each in state.unfenced_brokers()
+        ]
         request = rpc.HeartbeatRequest(
             node_id=node_id,
             broker_epoch=0 if known is None else known.broker_epoch,
@@ -147,7 +165,10 @@ class Commands:
             wants_shutdown=self._random.random() < 0.2,
             wants_fence=self._random.random() < 0.1,
             offline_replicas=self._replicas(state) if self._random.random() < 0.2 else (),
+            number=state.index,
+            reached_by=rpc.ReachedBy(lives=lives),
         )
+        request.damaged_replicas.extend(request.offline_replicas[1:])
         planner.extend_session(request, 0.0)
         return planner.plan_heartbeat(request).operations
 
