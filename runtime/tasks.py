@@ -3,7 +3,7 @@
 asyncio keeps the error of such a task until the task is collected: its work stops without a word.  So the
 part that starts one names what a defect in it does: it ends the node (`fail_stop` of the node), or the part
 goes on without this run (`log_failure`, with the reason why it may).  `tests/architecture/test_tasks.py`
-holds that node/, replication/ and controller/ start every loop here.
+holds that node/, replication/ and controller/ start every task here, or say there what becomes of its error.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from uuid import UUID
 
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...runtime.tasks import log_failure, spawn
 from ...storage.directory.creation import Creation, NewLog
 from ...storage.folders.data_folders import DataFolders
 from ...storage.log.log import Log, LogConfig
@@ -143,8 +144,11 @@ class ReplicaLogOpener:
         if not self._in_background:
             creation.run()
             return self._made(missing, creation)
-        task = asyncio.get_running_loop().create_task(
-            self._make_in_background(missing, creation), name="log-creation"
+        consequence = "these logs are not there before the node starts again"
+        task = spawn(
+            self._make_in_background(missing, creation),
+            "log-creation",
+            log_failure("log-creation", consequence=consequence),
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

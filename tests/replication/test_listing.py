@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from tidegate.node.cluster.peers import FETCH_VERSION
 from tidegate.replication.fetching.configuration import ReplicationLimits
+from tidegate.replication.fetching.fetch_session import Facts
 from tidegate.replication.fetching.fetcher import FetcherLimits, LeaderFetcher
 from tidegate.replication.fetching.followed import TRANSITIONS, Followed, ListingEvent, ListingState
 from tidegate.replication.fetching.follower_fetches import FollowerFetches
@@ -110,6 +111,22 @@ async def test_each_field_of_a_position_comes_to_the_leader() -> None:
     fetches = FollowerFetches(ManualClock(), lookup, ReplicationLimits(), unused, unused)
     await fetches.fetch(parse_fetch_request(FETCH_VERSION, frame))
     assert leader.sent == position
+
+
+NO_NEWS = {
+    "error": "a partition leaves the session when its answer is an error",
+    "diverging_epoch": "it is the answer to a position; the leader's history changes with its `leader` alone",
+    "records": "whatever appends or commits them wakes the watchers; an answer with records leaves at once",
+    "may_have_offset_gaps": "it is said of the records that come with it, and read with them",
+}
+"""Field of `Answer` -> why a change of it needs no field of `Facts`."""
+
+
+def test_what_an_answer_says_is_news_of_the_session_or_needs_none() -> None:
+    """A field that is neither would not reach a follower that is idle."""
+    of_answers = {each.name for each in fields(Answer)}
+    assert NO_NEWS.keys() == of_answers - set(Facts._fields)
+    assert set(Facts._fields) - of_answers == {"leader"}
 
 
 async def test_each_field_of_an_answer_comes_to_the_followers_core(cluster: Cluster) -> None:

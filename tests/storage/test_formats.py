@@ -32,11 +32,17 @@ from tidegate.storage.checkpoint import (
     parse_value,
 )
 from tidegate.storage.cleaning.positions import CleanerPosition, decode_positions, encode_positions
-from tidegate.storage.directory.folder_notes import PartitionCheckpoint, decode_partition_checkpoint
+from tidegate.storage.directory.folder_notes import (
+    FolderNotes,
+    PartitionCheckpoint,
+    decode_partition_checkpoint,
+)
 from tidegate.storage.directory.folder_owner import decode_owner, encode_owner
+from tidegate.storage.directory.set_aside import note_set_aside
 from tidegate.storage.directory.stored_config import decode_config
 from tidegate.storage.durability.flush_notes import decode_flush_notes, encode_flush_notes, identity_of
-from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT_SHAPES, parse_epoch
+from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT_SHAPES, EpochCache, parse_epoch
+from tidegate.storage.folders.folder_ids import FolderIds
 from tidegate.storage.inspection.dump import Selection, dump_file
 from tidegate.storage.log import local_log
 from tidegate.storage.log.log import LogConfig
@@ -45,6 +51,7 @@ from tidegate.storage.producers.producer_state import BatchMetadata, ProducerEnt
 from tidegate.storage.segment.checksums import SegmentChecksums, decode_checksums
 from tidegate.storage.segment.count_index import CountIndex, decode_count_index
 from tidegate.storage.segment.offset_index import OffsetIndex
+from tidegate.storage.segment.swap import decide_swap
 from tidegate.storage.segment.time_index import TimeIndex
 from tidegate.storage.segment.transaction_index import TransactionIndexEntry, decode_transaction_index
 from tidegate.storage.topic_config import CleanupPolicy
@@ -96,9 +103,32 @@ class Format(NamedTuple):
         return sorted(versions_of(self.constant).reads)
 
 
-def rows(constant: str, *expected: list[str]) -> Format:
-    read = partial(decode_checkpoint, shapes=shapes(constant))
-    return Format(constant, read, list(expected), encode_checkpoint(expected, 1))
+def rows(constant: str, written: bytes, *expected: list[str]) -> Format:
+    return Format(constant, partial(decode_checkpoint, shapes=shapes(constant)), list(expected), written)
+
+
+def written(name: str, write: Callable[[LyingDisk, Path], object]) -> bytes:
+    """What the product writes into a folder as the file of that name."""
+    lying, folder = LyingDisk(), Path("/d")
+    lying.make_directory(folder)
+    write(lying, folder)
+    return lying.read(folder / name)
+
+
+def _decide_swap(lying: LyingDisk, folder: Path) -> None:
+    for suffix in ("log", "index"):
+        lying.write_atomic(folder / f"{1200:020d}.{suffix}.cleaned", b"")
+    decide_swap(lying, folder, [0, 1200], 1200)
+
+
+def _settle_ids(lying: LyingDisk, folder: Path) -> None:
+    lying.make_directory(Path("/e"))
+    opened = {folder: "folder-a", Path("/e"): "folder-b"}
+    FolderIds(lying, lambda: "fresh").settle(opened, failed_count=0)
+
+
+def _refuse(error: OSError) -> None:
+    raise error
 
 
 def value(parse: Callable[[str], object], expected: object) -> Format:
@@ -161,13 +191,15 @@ FILES: dict[str, Format] = {
         "PARTITION_CHECKPOINT_SHAPES",
         decode_partition_checkpoint,
         PARTITIONS,
-        encode_checkpoint(((*key, *row) for key, row in PARTITIONS.items()), 1),
+        written(
+            "partition-checkpoint", lambda disk, path: FolderNotes(disk, path, _refuse).write(PARTITIONS)
+        ),
     ),
     "leader-epoch-checkpoint": Format(
         "EPOCH_CHECKPOINT_SHAPES",
         lambda data: parse_checkpoint(data, EPOCH_CHECKPOINT_SHAPES, parse_epoch),
         [(0, 0), (4, 1200)],
-        encode_checkpoint([(0, 0), (4, 1200)], 1),
+        EpochCache([(0, 0), (4, 1200)]).encode(),
     ),
     "cleaner-offset-checkpoint": Format(
         "CLEANER_CHECKPOINT_SHAPES", decode_positions, POSITIONS, encode_positions(POSITIONS)
@@ -182,7 +214,12 @@ FILES: dict[str, Format] = {
         "CHECKSUMS_SHAPES", lambda data: decode_checksums(data, 1200), CHECKSUMS, CHECKSUMS.encode()
     ),
     "00000000000000001200.swap": rows(
-        "SWAP_SHAPES", ["old", "0"], ["old", "1200"], ["new", "log"], ["new", "index"]
+        "SWAP_SHAPES",
+        written("00000000000000001200.swap", _decide_swap),
+        ["old", "0"],
+        ["old", "1200"],
+        ["new", "log"],
+        ["new", "index"],
     ),
     "00000000000000001500.snapshot": Format(
         "SNAPSHOT_VERSIONS",
@@ -197,9 +234,17 @@ FILES: dict[str, Format] = {
         _counts().encode(4096, 1203, 0x1A2B3C4D),
     ),
     "data-folders": rows(
-        "DATA_FOLDERS_SHAPES", ["node", "folder-a"], ["member", "folder-a"], ["member", "folder-b"]
+        "DATA_FOLDERS_SHAPES",
+        written("data-folders", _settle_ids),
+        ["node", "folder-a"],
+        ["member", "folder-a"],
+        ["member", "folder-b"],
     ),
-    "set-aside": rows("SET_ASIDE_SHAPES", ["1700000000000", "flights", "1"]),
+    "set-aside": rows(
+        "SET_ASIDE_SHAPES",
+        written("set-aside", lambda disk, path: note_set_aside(disk, path, 1700000000000, ("flights", 1))),
+        ["1700000000000", "flights", "1"],
+    ),
     "meta.properties": Format("OWNER_VERSION", decode_owner, OWNER, encode_owner(OWNER)),
     "clean-shutdown": value(int, 17),
     "partition.metadata": value(UUID, TOPIC_ID),
