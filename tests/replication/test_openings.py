@@ -18,7 +18,7 @@ from tidegate.replication.partition.assignment import Assignment
 from tidegate.replication.replica.replica import Replica
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
-from tidegate.storage.directory.creation import FolderShare, Results
+from tidegate.storage.directory.creation import Creation, FolderShare, Results
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.group_commit import GroupCommit
 from tidegate.tests.eventually import eventually
@@ -158,6 +158,19 @@ async def test_a_folder_that_fails_meanwhile_is_reported(node: Node) -> None:
     await node.made()
     assert node.offline == [0]
     assert node.says() is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_defect_while_logs_are_made_is_logged(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_creation: Creation) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(Creation, "run", fail)
+    node.manager.apply([node.assignment()])
+    await node.made()
+    (failed,) = [record for record in caplog.records if record.getMessage() == "task_failed"]
+    assert "a defect" in str(failed.exc_info)
 
 
 async def test_replicas_that_a_defect_left_unopened_are_tried_again(
