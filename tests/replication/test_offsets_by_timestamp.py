@@ -20,6 +20,7 @@ from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.requests import RequestContext
 from tidegate.storage.log import lookup
 from tidegate.storage.log.log import AppendOrigin
+from tidegate.tests.permissions import ALL_ALLOWED
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, encode_batch
@@ -50,7 +51,10 @@ class Asked:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.threads = HeldThreads()
-        self.broker = cast(Broker, SimpleNamespace(replicas=cluster.managers[1], batch_threads=self.threads))
+        parts = SimpleNamespace(
+            replicas=cluster.managers[1], batch_threads=self.threads, permissions=ALL_ALLOWED
+        )
+        self.broker = cast(Broker, parts)
 
     async def append(self, first_ms: int, records: int = RECORDS) -> None:
         batch = encode_batch(
