@@ -22,10 +22,12 @@ from tidegate.client.command_line.cluster import _unready
 from tidegate.node.settings.configuration import load
 from tidegate.processes import local_cluster
 from tidegate.processes.local_cluster import ForeignNode, LocalCluster, LocalClusterError, LocalNode, NotReady
+from tidegate.processes.local_ports import PORT_STEP
 from tidegate.processes.node_process import NodeProcess, ProcessIdentity, last_words, log_tail
 from tidegate.proto.admin_pb2 import StatusReply
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
+from tidegate.tests.base_ports import free_base_port
 from tidegate.tests.eventually import eventually
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -290,18 +292,15 @@ async def test_a_port_that_another_program_holds_is_named_before_anything_starts
 
 
 def test_a_stopped_cluster_moves_to_the_ports_that_are_asked_for(tmp_path: Path) -> None:
-    LocalCluster(tmp_path, 3, base_port=10_100).release()
+    first, second = free_base_port(nodes=3), free_base_port(nodes=3)
+    LocalCluster(tmp_path, 3, base_port=first).release()
     kept = LocalCluster(tmp_path)
-    assert [node.ports.kafka for node in kept.nodes] == [10_100, 10_101, 10_102]
+    assert [node.ports.kafka for node in kept.nodes] == [first, first + 1, first + 2]
     kept.release()
-    moved = LocalCluster(tmp_path, base_port=10_500)
-    assert [node.ports.grpc for node in moved.nodes] == [
-        10_600,
-        10_601,
-        10_602,
-    ]
+    moved = LocalCluster(tmp_path, base_port=second)
+    assert [node.ports.grpc - PORT_STEP for node in moved.nodes] == [second, second + 1, second + 2]
     assert moved.cluster_id == kept.cluster_id
-    assert "10700" in moved.configuration(moved.node(3))
+    assert str(second + 2 * PORT_STEP) in moved.configuration(moved.node(3))
     moved.release()
     assert LocalCluster.attach(tmp_path).bootstrap == moved.bootstrap
 
