@@ -107,7 +107,7 @@ class Asked:
 def drain(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     def run(asked: Asked, *words: str) -> Result:
         @asynccontextmanager
-        async def connect(bootstrap: str) -> AsyncIterator[Asked]:
+        async def connect(bootstrap: str, security: object) -> AsyncIterator[Asked]:
             yield asked
 
         monkeypatch.setattr(import_module("tidegate.client.command_line.brokers"), "connect", connect)
