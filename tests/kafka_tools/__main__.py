@@ -143,6 +143,24 @@ def judge(case: Case, targets: list[Target], classes: tuple[Path, Path], texts: 
     return Verdict(case, lines, seconds, refused, False)
 
 
+def judged_and_shown(
+    case: Case, targets: list[Target], classes: tuple[Path, Path], keep: Path | None
+) -> Verdict:
+    """Prints the verdict, and adds to `keep` what the tools printed."""
+    texts: dict[str, str] = {}
+    verdict = judge(case, targets, classes, texts)
+    times = ", ".join(f"{seconds:.1f} s" for seconds in verdict.seconds.values())
+    sign = "FAIL" if verdict.unexplained else "ok  "
+    print(f"{sign} {case.tool} {case.name} ({times}): {verdict.result}", flush=True)
+    for line in verdict.lines if verdict.unexplained else []:
+        print(f"       {line[:300]}", flush=True)
+    if keep is not None:
+        with keep.open("a") as file:
+            for name, text in texts.items():
+                file.write(f"\n===== {name}: {case.tool} {case.name}\n{text}\n")
+    return verdict
+
+
 def table(verdicts: list[Verdict]) -> str:
     tools = sorted({verdict.case.tool for verdict in verdicts})
     same = sum(not verdict.lines for verdict in verdicts)
@@ -211,20 +229,7 @@ async def run(only: str, write: bool, alone: bool, keep: Path | None) -> int:
                     own |= {address: f"quorum-{n}" for n, address in enumerate(kafka.quorum.split(","), 1)}
                     data = root / "kafka" / "kafka-1" / "data"
                     targets.append(target("Kafka", kafka.bootstrap, own, root, data, jvms[1], classes))
-                verdicts = []
-                for case in cases:
-                    texts: dict[str, str] = {}
-                    verdict = judge(case, targets, classes, texts)
-                    verdicts.append(verdict)
-                    times = ", ".join(f"{seconds:.1f} s" for seconds in verdict.seconds.values())
-                    sign = "FAIL" if verdict.unexplained else "ok  "
-                    print(f"{sign} {case.tool} {case.name} ({times}): {verdict.result}", flush=True)
-                    for line in verdict.lines if verdict.unexplained else []:
-                        print(f"       {line[:300]}", flush=True)
-                    if keep is not None:
-                        with keep.open("a") as file:
-                            for name, text in texts.items():
-                                file.write(f"\n===== {name}: {case.tool} {case.name}\n{text}\n")
+                verdicts = [judged_and_shown(case, targets, classes, keep) for case in cases]
             finally:
                 kafka.stop()
                 for jvm in jvms:

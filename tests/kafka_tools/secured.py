@@ -26,7 +26,7 @@ from tidegate.tests.certificates import Authority
 
 from bench.kafka_peer import KafkaCluster, KafkaUnavailable
 
-from .__main__ import KAFKA_READY_S, PAGE, SECURITY_TITLE, Target, Verdict, judge, rows
+from .__main__ import KAFKA_READY_S, PAGE, SECURITY_TITLE, Target, Verdict, judged_and_shown, rows
 from .cases import Case
 from .jvm import Outcome, ToolJvm, ToolsUnavailable, compiled, fetched
 from .secured_cases import SECURED_CASES
@@ -173,21 +173,11 @@ async def run(only: str, write: bool, keep: Path | None) -> int:
                 kafka.format()
                 kafka.start()
                 _wait_for(targets[1], kafka)
-                verdicts = []
-                for case in SECURED_CASES:
-                    if only not in f"{case.tool} {case.arguments}":
-                        continue
-                    texts: dict[str, str] = {}
-                    verdict = judge(case, list(targets), classes, texts)
-                    verdicts.append(verdict)
-                    sign = "FAIL" if verdict.unexplained else "ok  "
-                    print(f"{sign} {case.tool} {case.name}: {verdict.result}", flush=True)
-                    for line in verdict.lines if verdict.unexplained else []:
-                        print(f"       {line[:300]}", flush=True)
-                    if keep is not None:
-                        with keep.open("a") as file:
-                            for name, text in texts.items():
-                                file.write(f"\n===== {name}: {case.tool} {case.name}\n{text}\n")
+                verdicts = [
+                    judged_and_shown(case, list(targets), classes, keep)
+                    for case in SECURED_CASES
+                    if only in f"{case.tool} {case.arguments}"
+                ]
             finally:
                 kafka.stop()
                 for jvm in jvms:
