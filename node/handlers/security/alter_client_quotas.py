@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....proto import controller_pb2 as pb
-from ....wire.errors import ErrorCode, KafkaError
+from ....wire.errors import ErrorCode
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
+from .security_changes import change_security
 
 if TYPE_CHECKING:
     from ....wire.request_types import AlterClientQuotasRequest, QuotaEntry
@@ -25,14 +26,7 @@ async def handle(broker: Broker, context: RequestContext, request: AlterClientQu
                 change.remove.append(operation.key)
             else:
                 change.set[operation.key] = operation.value
-    try:
-        broker.permissions.require(context, "cluster")
-        reply = await broker.controller.change_security(wanted)
-        results = list(reply.results)
-    except KafkaError as error:
-        results = [pb.SecurityResult(error=int(error.code), message=error.message) for _ in request.entries]
-    else:
-        await broker.topics.wait_for_metadata(reply.metadata_index)
+    results = await change_security(broker, context, wanted, len(request.entries))
     return {
         "throttle_time": 0,
         "entries": [

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ....controller.state.security_commands import scram_record
 from ....proto import controller_pb2 as pb
 from ....security.scram import ScramMechanism, credential_of
-from ....wire.errors import ErrorCode, KafkaError
+from ....wire.errors import ErrorCode
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
+from .security_changes import change_security
 
 if TYPE_CHECKING:
     from ....wire.request_types import AlterUserScramCredentialsRequest
@@ -34,19 +35,8 @@ async def handle(
     for gone in request.deletions:
         wanted.remove_scram.add(user=gone.name, mechanism=gone.mechanism)
     users = [each.user for each in (*wanted.set_scram, *wanted.remove_scram)]
-    try:
-        broker.permissions.require(context, "cluster")
-        reply = await broker.controller.change_security(wanted)
-    except KafkaError as error:
-        return {
-            "throttle_time": 0,
-            "results": [
-                {"user": user, "error_code": error.code, "error_message": error.message or None}
-                for user in dict.fromkeys(users)
-            ],
-        }
-    await broker.topics.wait_for_metadata(reply.metadata_index)
-    results = dict(zip(users, reply.results, strict=True))  # a user that comes twice is refused as one
+    changed = await change_security(broker, context, wanted, len(users))
+    results = dict(zip(users, changed, strict=True))  # a user that comes twice is refused as one
     return {
         "throttle_time": 0,
         "results": [

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....proto import controller_pb2 as pb
-from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
-from .describe_acls import NO_AUTHORIZER
+from .security_changes import change_security
 
 if TYPE_CHECKING:
     from ....wire.request_types import CreateAclsRequest
@@ -26,14 +25,6 @@ async def handle(broker: Broker, context: RequestContext, request: CreateAclsReq
             operation=each.operation,
             permission=each.permission_type,
         )
-    try:
-        if not broker.permissions.is_enabled:
-            raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
-        broker.permissions.require(context, "cluster")
-        reply = await broker.controller.change_security(wanted)
-    except KafkaError as error:
-        failed = {"error_code": error.code, "error_message": error.message or None}
-        return {"throttle_time": 0, "results": [failed] * len(request.creations)}
-    await broker.topics.wait_for_metadata(reply.metadata_index)
-    results = [{"error_code": each.error, "error_message": each.message or None} for each in reply.results]
+    made = await change_security(broker, context, wanted, len(request.creations), needs_authorizer=True)
+    results = [{"error_code": each.error, "error_message": each.message or None} for each in made]
     return {"throttle_time": 0, "results": results}

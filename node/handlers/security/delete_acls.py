@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....proto import controller_pb2 as pb
-from ....wire.errors import ErrorCode, KafkaError
+from ....wire.errors import ErrorCode
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
-from .describe_acls import NO_AUTHORIZER
+from .security_changes import change_security
 
 if TYPE_CHECKING:
     from ....wire.request_types import DeleteAclsRequest
@@ -26,16 +26,8 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteAclsReq
             operation=each.operation,
             permission=each.permission_type,
         )
-    try:
-        if not broker.permissions.is_enabled:
-            raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
-        broker.permissions.require(context, "cluster")
-        reply = await broker.controller.change_security(wanted)
-    except KafkaError as error:
-        failed = pb.SecurityResult(error=int(error.code), message=error.message)
-        return {"throttle_time": 0, "filter_results": [_result(failed) for _ in request.filters]}
-    await broker.topics.wait_for_metadata(reply.metadata_index)
-    return {"throttle_time": 0, "filter_results": [_result(each) for each in reply.results]}
+    removed = await change_security(broker, context, wanted, len(request.filters), needs_authorizer=True)
+    return {"throttle_time": 0, "filter_results": [_result(each) for each in removed]}
 
 
 def _result(result: pb.SecurityResult) -> dict[str, object]:

@@ -9,18 +9,16 @@ from ....security.acls import AclFilter, AclOperation, PatternType, PermissionTy
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
+from .security_changes import require_authorizer
 
 if TYPE_CHECKING:
     from ....wire.request_types import DescribeAclsRequest
-
-NO_AUTHORIZER = "No Authorizer is configured."
 
 
 async def handle(broker: Broker, context: RequestContext, request: DescribeAclsRequest) -> Fields:
     answer: dict[str, object] = {"throttle_time": 0, "error_message": None, "resources": []}
     try:
-        if not broker.permissions.is_enabled:
-            raise KafkaError(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
+        require_authorizer(broker)
         broker.permissions.require(context, "cluster")
         wanted = _filter(request)
     except KafkaError as error:

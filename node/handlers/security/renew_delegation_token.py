@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....proto import controller_pb2 as pb
-from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext, milliseconds
-from .token_requests import NEVER_MS, change_token
-from .token_sessions import require_session
+from .token_requests import change_end
 
 if TYPE_CHECKING:
     from ....wire.request_types import RenewDelegationTokenRequest
@@ -17,9 +15,4 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, context: RequestContext, request: RenewDelegationTokenRequest) -> Fields:
     wanted = pb.TokenEnd(hmac=request.hmac, period_ms=milliseconds(request.renew_period))
-    try:
-        require_session(context)
-        token = await change_token(broker, context, pb.ChangeDelegationTokenRequest(renew=wanted))
-    except KafkaError as error:
-        return {"error_code": error.code, "expiry_timestamp": NEVER_MS, "throttle_time": 0}
-    return {"error_code": ErrorCode.NONE, "expiry_timestamp": token.expires_at_ms, "throttle_time": 0}
+    return await change_end(broker, context, pb.ChangeDelegationTokenRequest(renew=wanted))
