@@ -57,7 +57,7 @@ def metrics() -> str:
         1,
         cast(Any, opening),
         ClientMetrics(),
-        Throttling(dict, ManualClock()),
+        Throttling(dict, ManualClock(), may_act_as_node=lambda _: False),
         {},
         lambda: NodeView([], 0, 0, 0, 0, False, 0, True, 0),
     )

@@ -136,14 +136,8 @@ def assemble(
         application.replica_offline,
     )
 
-    audit = Audit(clock)
-    permissions = _permissions(foundation, joined.cluster, audit)
-    identities = _identities(foundation, joined.cluster)
-    renewables = _renewables(foundation, joined, identities)
-    grpc_identity = identities[configuration.listeners.grpc.name]
-    access = GrpcAccess(grpc_identity, permissions, on_refused=audit.call_refused)
+    admission = _admission(foundation, joined)
     batch_threads, client_metrics = BatchThreads(), ClientMetrics()
-    throttling = Throttling(lambda: joined.cluster.state.security.quotas, clock, configuration.quota_window())
     moves = ReplicaMoves(
         directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at, foundation.fail_stop
     )
@@ -164,15 +158,20 @@ def assemble(
         lifecycle=joined.lifecycle,
         probing=joined.probing,
         producer_ids=coordinators.producer_ids,
-        permissions=permissions,
-        throttling=throttling,
-        audit=audit,
+        permissions=admission.permissions,
+        throttling=admission.throttling,
+        audit=admission.audit,
         rejected_sequences=RejectedSequences(),
         described_topics=DescribedTopics(),
         client_metrics=client_metrics,
         batch_threads=batch_threads,
         metrics=metrics_of(
-            configuration.node_id, directory, client_metrics, throttling, renewables, node_view
+            configuration.node_id,
+            directory,
+            client_metrics,
+            admission.throttling,
+            admission.renewables,
+            node_view,
         ),
         handled_keys=handled_keys,
     )
@@ -193,13 +192,18 @@ def assemble(
         ),
         moves=moves,
         peers=coordinators.peers,
-        grpc=_grpc_server(foundation, access),
-        access=access,
+        grpc=_grpc_server(foundation, admission.access),
+        access=admission.access,
         data_service=DataService(
-            replicas, lambda: joined.cluster.state, flush, batch_threads, access, throttling
+            replicas,
+            lambda: joined.cluster.state,
+            flush,
+            batch_threads,
+            admission.access,
+            admission.throttling,
         ),
-        identities=identities,
-        renewal=CertificateRenewal(renewables, clock, foundation.fail_stop),
+        identities=admission.identities,
+        renewal=CertificateRenewal(admission.renewables, clock, foundation.fail_stop),
     )
 
 
@@ -380,6 +384,39 @@ def metrics_of(
     metrics.registry.register(ThrottledCollector(throttling))
     metrics.registry.register(ExpiryCollector(renewables))
     return metrics
+
+
+# ---- the admission of clients ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class _Admission:
+    """How clients prove who they are, what they may do, and how much they get."""
+
+    audit: Audit
+    permissions: Permissions
+    throttling: Throttling
+    identities: Mapping[str, ListenerIdentity]
+    access: GrpcAccess
+    renewables: Mapping[str, Renewable]
+
+
+def _admission(foundation: Foundation, joined: _Joined) -> _Admission:
+    """Raises TlsError, KeySetError, OSError."""
+    configuration, clock = foundation.configuration, foundation.clock
+    audit = Audit(clock)
+    permissions = _permissions(foundation, joined.cluster, audit)
+    throttling = Throttling(
+        lambda: joined.cluster.state.security.quotas,
+        clock,
+        configuration.quota_window(),
+        may_act_as_node=permissions.may_act_as_node,
+    )
+    identities = _identities(foundation, joined.cluster)
+    grpc_identity = identities[configuration.listeners.grpc.name]
+    access = GrpcAccess(grpc_identity, permissions, on_refused=audit.call_refused)
+    renewables = _renewables(foundation, joined, identities)
+    return _Admission(audit, permissions, throttling, identities, access, renewables)
 
 
 def _grpc_server(foundation: Foundation, access: GrpcAccess) -> grpc.aio.Server:

@@ -67,6 +67,13 @@ class Permissions:
             return self.allows(context, subject)
         return bool(context.nodes) or (self.is_enabled and self.allows(context, subject))
 
+    def may_act_as_node(self, context: RequestContext) -> bool:
+        """Whether the client is a node, or may act like one.  Nothing is refused by this."""
+        return bool(context.nodes) or (
+            not self._nodes_have_certificates
+            and self.may(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+        )
+
     def refusal(self, context: RequestContext, subject: str, name: str = CLUSTER_NAME) -> ErrorCode:
         """NONE when the client may, else the error that says so."""
         if not self.is_enabled:

@@ -13,8 +13,8 @@ debt is not paid yet gets nothing but that time.
 | `controller_mutation_rate` | partitions that are made or deleted | the controller (KIP-599) |
 | `connection_creation_rate` | connections of an address | the listener, which closes one too many |
 
-Followers' fetches and requests between nodes are never charged.  A quota that changes holds from the next
-request on.
+Followers' fetches and requests between nodes are not charged; the same requests of a client that may not make
+them are (as in Kafka).  A quota that changes holds from the next request on.
 """
 
 from __future__ import annotations
@@ -57,9 +57,12 @@ class Throttling:
         limits: Callable[[], Limits],
         clock: Clock,
         window: QuotaWindow | None = None,
+        *,
+        may_act_as_node: Callable[[RequestContext], bool],
     ) -> None:
         """`limits`: the cluster's, as of now."""
         self._limits = limits
+        self._may_act_as_node = may_act_as_node
         self._clock = clock
         self._quotas = ClientQuotas(window)
         self.throttled: OrderedDict[tuple[QuotaKind, str, str], Throttled] = OrderedDict()
@@ -73,7 +76,9 @@ class Throttling:
     def charge_time(self, context: RequestContext) -> int:
         """Charges a client for the time of its connection."""
         used_s = 0.0 if context.account is None else context.account.take_used_s()
-        if not self._limits() or is_between_nodes(context) or not _has_authenticated(context):
+        if not self._limits() or not _has_authenticated(context):
+            return 0
+        if _is_between_nodes(context) and self._may_act_as_node(context):
             return 0
         return self.charge_client(QuotaKind.REQUEST, *_client(context), 100 * used_s)
 
@@ -132,7 +137,7 @@ class Throttling:
         return ceil(1000 * pause_s)
 
 
-def is_between_nodes(context: RequestContext) -> bool:
+def _is_between_nodes(context: RequestContext) -> bool:
     """Of a transaction coordinator to a leader, or the other way round."""
     return context.api_key in BETWEEN_NODES and (
         context.api_key != ApiKey.ADD_PARTITIONS_TO_TXN or context.api_version >= 4

@@ -16,17 +16,23 @@ from tidegate.node.coordinators.group_coordination import GroupCoordination
 from tidegate.node.coordinators.marker_writing import Marker, MarkerWrites
 from tidegate.node.coordinators.transaction_coordination import TransactionCoordination
 from tidegate.node.handlers.groups import find_coordinator
-from tidegate.node.handlers.log import produce
+from tidegate.node.handlers.log import fetch, produce
+from tidegate.node.serving.permissions import Permissions
 from tidegate.node.serving.rejected_sequences import RejectedSequences
-from tidegate.node.serving.requests import Encoded, RequestContext
+from tidegate.node.serving.requests import Deferred, Encoded, RequestContext
 from tidegate.node.serving.throttling import Throttling
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.lease import LeadershipLease
 from tidegate.runtime.clock import ManualClock
+from tidegate.runtime.turns import Account
+from tidegate.security.quotas import QuotaEntity, QuotaKind
+from tidegate.security.records import SecurityRecords
 from tidegate.storage.producers.producer_state import ProducerEntry
 from tidegate.storage.topic_config import LogConfig
 from tidegate.tests.permissions import ALL_ALLOWED
+from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.fetch import FetchPartition, FetchRequest, encode_fetch_request
 from tidegate.wire.produce import ProduceResponsePartition, encode_produce_request
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
 
@@ -237,7 +243,7 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
             replicas=Moving(),
             rejected_sequences=RejectedSequences(),
             permissions=ALL_ALLOWED,
-            throttling=Throttling(dict, ManualClock()),
+            throttling=Throttling(dict, ManualClock(), may_act_as_node=lambda _: False),
             clock=ManualClock(),
             cluster=SimpleNamespace(topic_name=None),
             directory=None,
@@ -260,6 +266,30 @@ async def test_a_batch_behind_a_refused_one_is_answered_with_its_error() -> None
         assert isinstance(answer, Encoded)
         codes.append(answer.outcome)
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+
+
+async def test_a_client_that_is_refused_as_a_follower_pays_for_its_fetch() -> None:
+    """Else a client would evade its quota with fetches that name a replica."""
+    limits = {(QuotaEntity.of({"user": None}), QuotaKind.REQUEST): 1.0}
+    clock, account = ManualClock(), Account(0.0)
+    account.use(5)
+    broker = cast(
+        Any,
+        SimpleNamespace(
+            permissions=Permissions(SecurityRecords, is_enabled=True),
+            throttling=Throttling(lambda: limits, clock, may_act_as_node=lambda _: False),
+            configuration=SimpleNamespace(integer=lambda key: 1),
+            metrics=SimpleNamespace(bytes_out=lambda count: None),
+        ),
+    )
+    wanted = FetchRequest(replica_id=2, topics=[("t", [FetchPartition(0, 0, max_bytes=1000)])])
+    context = RequestContext(ApiKey.FETCH, 12, 1, "client", "127.0.0.1", account=account)
+    deferred = await fetch.begin(broker, context, memoryview(encode_fetch_request(12, wanted))).execute()
+    assert isinstance(deferred, Deferred)
+    answer = await deferred.answer
+    assert isinstance(answer, Encoded)
+    assert answer.outcome is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert answer.throttle_ms > 0
 
 
 def test_the_group_coordinator_reads_topics_and_passes_on_failed_shards() -> None:

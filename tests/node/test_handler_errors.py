@@ -179,7 +179,7 @@ def broker_of(code: ErrorCode) -> Broker:
                 SecurityRecords, is_enabled=True, super_users=frozenset({AUTHENTICATED.principal})
             ),
             audit=Audit(ManualClock()),
-            throttling=Throttling(dict, ManualClock()),
+            throttling=Throttling(dict, ManualClock(), may_act_as_node=lambda _: False),
             rejected_sequences=RejectedSequences(),
             described_topics=DescribedTopics(),
             client_metrics=Refusing(code, subscriptions=lambda *_: SimpleNamespace(error=code)),

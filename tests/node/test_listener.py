@@ -95,7 +95,8 @@ class Served:
                 configuration=loaded("max.connections=3", "socket.request.max.bytes=2048",
                     listeners=["PLAINTEXT://127.0.0.1:0", "GRPC://127.0.0.1:0", "CONTROLLER://127.0.0.1:0", "METRICS://127.0.0.1:0"]),
                 cluster=SimpleNamespace(serving=True), clock=SystemClock(), metrics=self.metrics,
-                announced_keys=ANNOUNCED, throttling=Throttling(lambda: self.limits, SystemClock()),
+                announced_keys=ANNOUNCED,
+                throttling=Throttling(lambda: self.limits, SystemClock(), may_act_as_node=lambda _: False),
             ),
         )  # fmt: skip
 

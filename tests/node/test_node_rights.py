@@ -92,6 +92,17 @@ def test_only_nodes_end_and_verify_transactions(mutual_tls: MutualTls, is_enable
     assert not allowed.allows_node(context(key, NODE_2, mutual_tls=None), "broker")
 
 
+@pytest.mark.parametrize("is_enabled", [False, True])
+def test_only_nodes_are_exempt_from_quotas(mutual_tls: MutualTls, is_enabled: bool) -> None:
+    allowed = permissions(is_enabled=is_enabled, have_certificates=True)
+    key = ApiKey.WRITE_TXN_MARKERS
+    assert allowed.may_act_as_node(context(key, NODE_2, mutual_tls=mutual_tls))
+    assert not allowed.may_act_as_node(context(key, ALICE, mutual_tls=mutual_tls))
+    assert not allowed.may_act_as_node(context(key, NODE_2, mutual_tls=None))
+    without = permissions(is_enabled=is_enabled, have_certificates=False)
+    assert without.may_act_as_node(context(key, None, mutual_tls=None)) is not is_enabled
+
+
 def test_a_super_user_acts_like_a_node_but_for_no_follower(mutual_tls: MutualTls) -> None:
     """As in Kafka CLUSTER_ACTION is a right that can be given; but a fetch changes what is acknowledged."""
     boss = frozenset({Principal("User", "CN=alice")})

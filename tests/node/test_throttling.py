@@ -25,7 +25,10 @@ class Cluster:
     def __init__(self) -> None:
         self.limits: Limits = {}
         self.clock = ManualClock()
-        self.throttling = Throttling(lambda: self.limits, self.clock)
+        self.may_act_as_node = True
+        self.throttling = Throttling(
+            lambda: self.limits, self.clock, may_act_as_node=lambda _: self.may_act_as_node
+        )
 
     def limit(self, kind: Kind, limit: float, **parts: str | None) -> None:
         entity = QuotaEntity.of({name.replace("_", "-"): value for name, value in parts.items()})
@@ -96,6 +99,16 @@ def test_nodes_and_authentication_are_not_charged(cluster: Cluster, key: ApiKey,
     cluster.limit(Kind.REQUEST, 1, user=None)
     assert cluster.throttling.charge_time(context(key=key, version=version, used_s=5)) == 0
     assert cluster.throttling.charge_time(context(key=ApiKey.ADD_PARTITIONS_TO_TXN, version=3, used_s=5))
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), [(ApiKey.WRITE_TXN_MARKERS, 1), (ApiKey.ADD_PARTITIONS_TO_TXN, 4)]
+)
+def test_a_client_pays_for_what_only_nodes_may_ask(cluster: Cluster, key: ApiKey, version: int) -> None:
+    """Else it would evade its quota with requests that are refused."""
+    cluster.limit(Kind.REQUEST, 1, user=None)
+    cluster.may_act_as_node = False
+    assert cluster.throttling.charge_time(context(key=key, version=version, used_s=5))
 
 
 def test_what_comes_before_authentication_is_not_charged(cluster: Cluster) -> None:

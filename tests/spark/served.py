@@ -197,7 +197,10 @@ class ServedCluster:
         )
         commit = GroupCommit(1)
         replicas = ReplicaManager(number, directory, commit, SystemClock(), _no_changes, _no_transport)  # type: ignore[arg-type]
-        threads, throttling = BatchThreads(), Throttling(lambda: self.limits, SystemClock())
+        threads, throttling = (
+            BatchThreads(),
+            Throttling(lambda: self.limits, SystemClock(), may_act_as_node=lambda _: False),
+        )
         service = DataService(
             replicas,
             lambda: self.metadata,  # type: ignore[arg-type,return-value]

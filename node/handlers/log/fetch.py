@@ -45,7 +45,7 @@ async def _fetch(broker: Broker, context: RequestContext, request: FetchRequest)
     by_id = version > NAMES_TO
     throttling, is_client, throttle_ms = broker.throttling, request.replica_id < 0, 0
     if not is_client and not broker.permissions.allows_follower(context, request.replica_id):
-        result = _refused(request)
+        result, is_client = _refused(request), True
     elif by_id and not is_client:
         result = await _for_follower(broker, request)
     elif is_client and throttling.has_debt(context, QuotaKind.FETCH):
