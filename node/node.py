@@ -127,7 +127,7 @@ class Node:
             log.warning(
                 "insecure",
                 listeners=[str(each) for each in configuration.listeners.open_to_others],
-                consequence="whoever reaches them can speak for a node: acknowledge, abort or lose records",
+                consequence="each client there can speak for a node: acknowledge, abort or lose records",
             )
         if configuration.is_broker:
             await asyncio.to_thread(self._codecs.load_newest)

@@ -492,7 +492,7 @@ class LocalCluster:
 
     @property
     def security(self) -> ClientSecurity | None:
-        """How a client logs in as the administrator; None where nobody has to."""
+        """How a client logs in as the administrator; None in a cluster without users."""
         if self.has_users and self._security_of_client is None:
             self._security_of_client = self.administrator.security()
         return self._security_of_client

@@ -17,6 +17,7 @@ from __future__ import annotations
 import datetime
 import re
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -136,7 +137,7 @@ class TlsOptions:
                 raise TlsError(f"{self.ciphers}: OpenSSL knows none of these ciphers") from error
 
 
-class _Reloading:
+class _Reloading(ABC):
     """A context that is built anew when one of its files changed."""
 
     def __init__(self, files: TlsFiles) -> None:
@@ -182,8 +183,9 @@ class _Reloading:
             self.validity = validity
         return context
 
+    @abstractmethod
     def _context(self) -> ssl.SSLContext:
-        raise NotImplementedError
+        """A context without files.  Raises TlsError."""
 
     def _load_key(self, context: ssl.SSLContext, certificate: Path) -> None:
         files = self.files

@@ -97,7 +97,7 @@ class WorkloadContext:
     progress: Progress
     clock: Clock
     security: ClientSecurity | None = None
-    """How they log in; None where nobody has to."""
+    """How they log in; None in a cluster without users."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def pause(self, seconds: float) -> None:

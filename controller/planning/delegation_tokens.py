@@ -74,7 +74,7 @@ def plan_delegation_token(
 
 
 def plan_ended_tokens(state: ClusterState, now_ms: int) -> Plan:
-    """Removes tokens that nobody can use any more."""
+    """Removes tokens that no client can use any more."""
     ended = [token.token_id for token in state.security.tokens.values() if not is_valid(token, now_ms)]
     if not ended:
         return Plan()

@@ -1,8 +1,8 @@
 """Asks whether a vulnerability is known in anything that the lock files name: `make audit`.  pip-audit gets
 the data from the package index.
 
-Ends with 0: none; 1: here they are; 3: the data of some packages could not be had, so that nobody knows.
-pip-audit itself ends with 0 then, and says that it found no known vulnerability.
+Ends with 0: none; 1: here they are; 3: the data of some packages could not be had, and of the others no
+vulnerability is known.  pip-audit itself ends with 0 then.
 """
 
 from __future__ import annotations

@@ -278,16 +278,60 @@ def _checked(key: str, value: Any) -> Any:
 
 
 def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Configuration:
-    if values["node.id.from.hostname"] and values["node.id"] is None:
+    node_id = values["node.id"] = _node_id(values, hostname)
+    _check_presence(values)
+    _fill_in(values, node_id, hostname)
+    voters = _voters(values, node_id)
+    _check_choices(values)
+    _check_consumer_groups(values)
+    if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
+        raise ConfigurationError(
+            "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms"
+        )
+    listeners = _listeners(values, given)
+    _check_insecure(values, listeners)
+    security, node_tls = _security(values, listeners)
+    return Configuration(
+        values=values,
+        node_id=node_id,
+        voters=voters,
+        data_dirs=tuple(Path(folder) for folder in values["log.dirs"]),
+        listeners=listeners,
+        listener_security=security,
+        node_tls=node_tls,
+        given=given,
+    )
+
+
+def _node_id(values: Mapping[str, Any], hostname: str) -> int:
+    node_id: int | None = values["node.id"]
+    if values["node.id.from.hostname"] and node_id is None:
         number = re.search(r"(\d+)$", hostname)
         if number is None:
             raise ConfigurationError(
                 f"node.id.from.hostname: the host name {hostname!r} does not end in a number"
             )
-        values["node.id"] = int(number.group(1))
-    if values["node.id"] is None:
+        node_id = int(number.group(1))
+    if node_id is None:
         raise ConfigurationError("node.id is missing: give every node of the cluster its own number")
-    node_id: int = values["node.id"]
+    return node_id
+
+
+def _check_presence(values: Mapping[str, Any]) -> None:
+    if not values["cluster.id"]:
+        raise ConfigurationError(
+            "cluster.id is missing: choose a name for the cluster, the same on all of its nodes"
+        )
+    if not values["log.dirs"]:
+        raise ConfigurationError("log.dirs is missing: name at least one folder for the data")
+    if not values["controller.quorum.voters"]:
+        raise ConfigurationError(
+            "controller.quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"
+        )
+
+
+def _fill_in(values: dict[str, Any], node_id: int, hostname: str) -> None:
+    """Puts the node's id and host name where the values name them."""
 
     def filled(key: str, text: str) -> str:
         try:
@@ -295,24 +339,15 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         except AttributeError:
             raise ConfigurationError(f"{key}: text is needed, not {text!r}") from None
 
-    if not values["cluster.id"]:
-        raise ConfigurationError(
-            "cluster.id is missing: choose a name for the cluster, the same on all of its nodes"
-        )
-    if not values["log.dirs"]:
-        raise ConfigurationError("log.dirs is missing: name at least one folder for the data")
-    if len(set(values["log.dirs"])) < len(values["log.dirs"]):
-        raise ConfigurationError(f"log.dirs names a folder twice: {', '.join(values['log.dirs'])}")
-    roles = values["process.roles"]
-    if not roles or any(role not in ROLES for role in roles):
-        raise ConfigurationError(f"process.roles = {roles!r}: choose from {', '.join(ROLES)}")
-    if not values["controller.quorum.voters"]:
-        raise ConfigurationError(
-            "controller.quorum.voters is missing: name all controllers as id@host:quorum-port:grpc-port"
-        )
     for key in ("log.dirs", "controller.quorum.voters", LISTENERS, ADVERTISED):
         if values[key] is not None:
             values[key] = [filled(key, text) for text in values[key]]
+    for key in values:
+        if key.endswith((".keystore.location", ".key.location", ".truststore.location")):
+            values[key] = filled(key, values[key])
+
+
+def _voters(values: Mapping[str, Any], node_id: int) -> tuple[Voter, ...]:
     voters = tuple(_voter(text) for text in values["controller.quorum.voters"])
     ids = [voter.node_id for voter in voters]
     if len(set(ids)) != len(ids):
@@ -326,11 +361,15 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         raise ConfigurationError(
             f"this node ({node_id}) has the role controller but is not among controller.quorum.voters {ids}"
         )
-    if values["broker.heartbeat.interval.ms"] * 2 > values["broker.session.timeout.ms"]:
-        raise ConfigurationError(
-            "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms"
-        )
-    _check_consumer_groups(values)
+    return voters
+
+
+def _check_choices(values: Mapping[str, Any]) -> None:
+    folders, roles = values["log.dirs"], values["process.roles"]
+    if len(set(folders)) < len(folders):
+        raise ConfigurationError(f"log.dirs names a folder twice: {', '.join(folders)}")
+    if not roles or any(role not in ROLES for role in roles):
+        raise ConfigurationError(f"process.roles = {roles!r}: choose from {', '.join(ROLES)}")
     if values["replica.selector.class"] not in SELECTORS:
         selector = values["replica.selector.class"]
         raise ConfigurationError(f"replica.selector.class = {selector!r}: choose from {', '.join(SELECTORS)}")
@@ -342,11 +381,12 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         raise ConfigurationError(f"log.format = {values['log.format']!r}: text or json")
     if values["log.level"].upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise ConfigurationError(f"log.level = {values['log.level']!r}: DEBUG, INFO, WARNING or ERROR")
-    for key in values:
-        if key.endswith((".keystore.location", ".key.location", ".truststore.location")):
-            values[key] = filled(key, values[key])
-    listeners = _listeners(values, given)
-    _check_insecure(values, listeners)
+
+
+def _security(
+    values: Mapping[str, Any], listeners: NodeListeners
+) -> tuple[dict[str, ListenerSecurity], dict[str, TlsFiles]]:
+    """The security of the listeners for clients, and the certificates of those for nodes, by their names."""
     try:
         security = {
             each.name: listener_security(each, values, is_for_nodes=each in listeners.for_nodes)
@@ -362,16 +402,7 @@ def _resolve(values: dict[str, Any], given: frozenset[str], hostname: str) -> Co
         key_set_path(values)
     except SecuritySettingError as error:
         raise ConfigurationError(str(error)) from error
-    return Configuration(
-        values=values,
-        node_id=node_id,
-        voters=voters,
-        data_dirs=tuple(Path(folder) for folder in values["log.dirs"]),
-        listeners=listeners,
-        listener_security=security,
-        node_tls=node_tls,
-        given=given,
-    )
+    return security, node_tls
 
 
 def _check_consumer_groups(values: Mapping[str, Any]) -> None:
@@ -412,14 +443,14 @@ def _listeners(values: dict[str, Any], given: frozenset[str]) -> NodeListeners:
 
 
 def _check_insecure(values: Mapping[str, Any], listeners: NodeListeners) -> None:
-    """Whoever reaches an open listener for nodes can speak for a node, and acknowledge, abort or lose what
-    others wrote."""
+    """A client that reaches an open listener for nodes can speak for a node, and acknowledge, abort or lose
+    what others wrote."""
     if listeners.open_to_others and not values["insecure"]:
         raise ConfigurationError(
             f"{', '.join(map(str, listeners.open_to_others))}: other machines reach this listener for nodes, "
             "and it asks for no certificate. Make it SSL (listener.security.protocol.map, "
             "ssl.keystore.location, ssl.truststore.location; docs/operations.md), or set insecure = true on "
-            "a network that nobody else reaches"
+            "a network that no other machine reaches"
         )
 
 

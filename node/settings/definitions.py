@@ -205,7 +205,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         bool,
         False,
         "Start also when other machines can speak for a node: its listeners for nodes are neither mutual TLS "
-        "nor on loopback. Only on a network that nobody else reaches.",
+        "nor on loopback. Only on a network that no other machine reaches.",
     ),
     "controller.quorum.voters": Setting(
         list, None, "All controllers, each as id@host:quorum-port:grpc-port.", required=True

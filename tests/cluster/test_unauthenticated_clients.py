@@ -107,7 +107,7 @@ async def silent(port: int) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
-async def test_clients_that_never_authenticate_keep_nobody_out(crowded: Crowded, protocol: str) -> None:
+async def test_clients_that_never_authenticate_keep_no_client_out(crowded: Crowded, protocol: str) -> None:
     witness = Witness(crowded.cluster.bootstrap)
     await witness.create()
     await witness.write(5)

@@ -104,7 +104,7 @@ def test_the_trial_says_that_it_is_insecure_and_differs_in_nothing_else() -> Non
 
 
 def test_without_its_certificates_the_configuration_is_refused() -> None:
-    """What would hold if somebody put PLAINTEXT for a listener of nodes."""
+    """An operator may write PLAINTEXT for a listener of nodes."""
     file = config_map(BASE, "tidegate")["node.toml"].replace("BROKERS:SSL", "BROKERS:PLAINTEXT").encode()
     with pytest.raises(ConfigurationError, match="insecure = true"):
         load(file, environment=environment(BASE, "tidegate"), hostname="tidegate-0")

@@ -76,7 +76,7 @@ async def _served(authority: Authority, refused: list[str]) -> FrameServer:
     )  # fmt: skip
 
 
-async def test_clients_silent_in_the_handshake_keep_nobody_out(tmp_path: Path) -> None:
+async def test_clients_silent_in_the_handshake_keep_no_client_out(tmp_path: Path) -> None:
     """All places would be theirs: they are twice as many as the server takes."""
     authority, refused = Authority(tmp_path), list[str]()
     server = await _served(authority, refused)

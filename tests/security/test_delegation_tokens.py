@@ -168,7 +168,7 @@ def test_tokens_that_have_ended_are_removed() -> None:
 
 
 def test_a_user_does_not_take_all_tokens_of_the_cluster() -> None:
-    """They are requested by carol, whoever owns them."""
+    """They are requested by carol, and owned by others."""
     state = state_of(*(replace(made(), token_id=f"id-{number}") for number in range(TOKENS_OF_REQUESTER_MAX)))
 
     def asked(requester: Principal) -> rpc.ChangeDelegationTokenRequest:
