@@ -86,6 +86,7 @@ _REQUESTS: Final[Mapping[Asked, tuple[ApiKey, ...]]] = {
     Asked.SESSION: (ApiKey.FIND_COORDINATOR,),
     Asked.LEADER: (ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH),
     Asked.METADATA: (
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
         ApiKey.API_VERSIONS,
         ApiKey.DESCRIBE_ACLS,
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
@@ -94,17 +95,13 @@ _REQUESTS: Final[Mapping[Asked, tuple[ApiKey, ...]]] = {
         ApiKey.DESCRIBE_DELEGATION_TOKEN,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
         ApiKey.LIST_CONFIG_RESOURCES,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.METADATA,
-    ),
-    Asked.NODE: (
-        ApiKey.ALTER_REPLICA_LOG_DIRS,
-        ApiKey.DESCRIBE_LOG_DIRS,
-        ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
         ApiKey.PUSH_TELEMETRY,
     ),
+    Asked.NODE: (ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_PRODUCERS),
     Asked.CLIENT: (ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE),
 }
 
