@@ -83,9 +83,9 @@ class ClusterState:
         self.controller_epoch = 0
         self.next_producer_id = 0
         self.node_configs: Mapping[int, Mapping[str, str]] = {}
-        """Settings that change at run time, by node id or ALL_NODES (`node_settings`); another object after
-        each change."""
-        # by type and name (`resource_configs`)
+        """Settings that change at run time, by node id or ALL_NODES (`broker_settings`); another object
+        after each change."""
+        # by type and name (`resource_settings`); another object after each change
         self.resource_configs: Mapping[tuple[int, str], Mapping[str, str]] = {}
         self.session_timeout_ms = 0
         """The longest session of a broker that a controller may have granted; 0: not agreed on, below
@@ -155,8 +155,8 @@ class ClusterState:
     # ---- applying entries ----------------------------------------------------------------------------------
 
     def apply(self, index: int, term: int, command: bytes) -> ApplyResult:
-        """Applies the log entry at `index`.  Never raises; empty bytes are a no-op that only moves the
-        index."""
+        """Applies the log entry at `index`; empty bytes are a no-op that only moves the index.  What is wrong
+        with the command is the result's error; only a defect of this room raises."""
         self.index = index
         self.term = term
         if not command:

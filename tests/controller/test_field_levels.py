@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,10 +14,9 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from tidegate.chaos.sim.quorum import commands
 from tidegate.chaos.sim.quorum.commands import Commands
-from tidegate.controller.planning import registration
-from tidegate.controller.planning.plan import Plan
+from tidegate.controller import planning
+from tidegate.controller.planning import planner, registration
 from tidegate.controller.planning.planner import ControllerPlanner
-from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (
     FIELD_LEVELS,
@@ -32,6 +34,8 @@ from tidegate.controller.state.model import (
 )
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
+
+from .test_cluster_state import Applier, change
 
 FIRST_FIELDS: dict[str, int] = {
     "Command": 4, "Operation": 14, "Feature": 2, "Bootstrap": 3, "BecomeController": 1, "Endpoint": 2,
@@ -72,8 +76,19 @@ def level_of(message: str, field: str, number: int) -> int | None:
     return OPERATION_LEVELS.get(field) if message == "Operation" else FIELD_LEVELS.get(f"{message}.{field}")
 
 
+def later_field_levels() -> dict[str, int | None]:
+    """The level of each `Message.field` that has a row, by itself or with its message."""
+    return {
+        f"{message.name}.{field.name}": level_of(message.name, field.name, field.number)
+        for message in pb.DESCRIPTOR.message_types_by_name.values()
+        for field in message.fields
+        if field.number > FIRST_FIELDS.get(message.name, 0) and message.name != "Operation"
+    }
+
+
 def test_every_field_has_the_level_that_it_came_with() -> None:
-    """A new one belongs into `FIELD_LEVELS`: nodes that do not know it take part below that."""
+    """A new one belongs into `FIELD_LEVELS`, a new message into `LATER_MESSAGES`, under the level after
+    `RELEASED_LEVEL`: nodes that do not know it take part below that."""
     fields = {
         f"{message.name}.{field.name}": level_of(message.name, field.name, field.number)
         for message in pb.DESCRIPTOR.message_types_by_name.values()
@@ -111,24 +126,43 @@ def filled(message: Message) -> Iterator[str]:
                 yield from filled(each)
 
 
+def plans() -> set[str]:
+    """Every function of `controller/planning/` that plans."""
+    return {
+        name
+        for path in Path(planning.__path__[0]).glob("*.py")
+        for name in re.findall(r"^def (plan_\w+)", path.read_text(), re.MULTILINE)
+    }
+
+
+NOT_DRAWN = dict.fromkeys(("plan_delegation_token", "plan_ended_tokens"), "change_delegation_tokens")
+"""The plans that the simulator does not make, with the one operation that they write: all of it came with the
+level of the operation."""
+
+
 def test_no_plan_and_no_snapshot_has_a_field_before_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulator's requests fill each field: it would hold nothing of one that they leave out."""
-    said = set[str]()
+    """The simulator makes every plan, and its requests fill each field: it would hold nothing of what they
+    leave out."""
+    said, made = set[str](), set[str]()
+    requests = rpc.RegisterBrokerRequest, rpc.HeartbeatRequest
 
-    def plan(state: ClusterState, sessions: BrokerSessions, request: rpc.RegisterBrokerRequest) -> Plan:
-        said.update(filled(request))
-        return registration.plan_registration(state, sessions, request)
+    def noting(plan: Callable[..., object]) -> Callable[..., object]:
+        @wraps(plan)
+        def noted(*args: object, **options: object) -> object:
+            made.add(plan.__name__)
+            said.update(name for each in args if isinstance(each, requests) for name in filled(each))
+            return plan(*args, **options)
 
-    def plan_heartbeat(planner: ControllerPlanner, request: rpc.HeartbeatRequest) -> Plan:
-        said.update(filled(request))
-        return planned(planner, request)
+        return noted
 
-    planned = ControllerPlanner.plan_heartbeat
-    monkeypatch.setattr(commands, "plan_registration", plan)
-    monkeypatch.setattr(ControllerPlanner, "plan_heartbeat", plan_heartbeat)
+    for place in (commands, planner, ControllerPlanner):
+        for name in [name for name in vars(place) if name.startswith("plan_")]:
+            monkeypatch.setattr(place, name, noting(getattr(place, name)))
     seen = planned_fields_hold()
-    for message in (rpc.RegisterBrokerRequest, rpc.HeartbeatRequest):
+    for message in requests:
         assert [each for each in fields_of(message.DESCRIPTOR) if each not in said] == []
+    assert plans() - made - NOT_DRAWN.keys() == set(), "`Commands._planned` of the simulator is to make them"
+    assert OPERATION_LEVELS.keys() >= set(NOT_DRAWN.values())
     assert min(seen[level] for level in range(1, SUPPORTED_FEATURES[METADATA_VERSION] + 1)) > 50, seen
 
 
@@ -174,3 +208,58 @@ def test_a_field_that_comes_too_early_is_found() -> None:
         "Operation.unregister_broker",
         "UnregisterBroker.node_id",
     ]
+
+
+EARLY: dict[str, pb.Operation] = {
+    "RegisterBroker.listeners": pb.Operation(
+        register_broker=pb.RegisterBroker(
+            node_id=9,
+            incarnation="first",
+            expected_broker_epoch=-1,
+            listeners=[pb.NamedEndpoint(name="EXTERNAL", host="h", port=1)],
+        )
+    ),
+    "PartitionChange.replicas": change(replicas=(2, 1, 3)),
+    "PartitionChange.adding": change(replicas=(1, 2, 3, 4), adding=(4,), target=(1, 2, 3, 4)),
+    "PartitionChange.target": change(replicas=(1, 2, 3), target=(1, 2)),
+}
+"""Operations with a later field, each of which shows what the field changes from its level on."""
+
+
+@pytest.mark.parametrize(
+    "name", sorted(EARLY.keys() | FIELD_LEVELS.keys() & set(fields_of(pb.Operation.DESCRIPTOR)))
+)
+def test_a_field_has_no_effect_below_its_level(name: str) -> None:
+    """A node that does not know the field makes the same of the entry."""
+    assert name in EARLY, f"EARLY needs an operation with {name}"
+    level = FIELD_LEVELS[name]
+    assert outcome_of(EARLY[name], level) != outcome_of(without(EARLY[name], name), level), "shows nothing"
+    nothing = outcome_of(pb.Operation(), level - 1)
+    assert outcome_of(EARLY[name], level - 1) in (
+        nothing,
+        outcome_of(without(EARLY[name], name), level - 1),
+    ), f"{name} is to be read from `metadata_level(features)` {level} on, and never before"
+
+
+def outcome_of(operation: pb.Operation, level: int) -> list[object]:
+    """The brokers and topics that it leads to, where four brokers have one topic."""
+    applier = Applier()
+    applier.state._features = {name_of_metadata_level(level): level}
+    for node_id in (1, 2, 3, 4):
+        applier.broker(node_id)
+    assert applier.topic().ok
+    applier(operation)
+    return [dict(applier.state.brokers), dict(applier.state.topics)]
+
+
+def without(operation: pb.Operation, name: str) -> pb.Operation:
+    def clear(message: Message) -> None:
+        for field, value in message.ListFields():
+            if f"{message.DESCRIPTOR.name}.{field.name}" == name:
+                message.ClearField(field.name)
+            elif field.message_type is not None:
+                for each in value if field.is_repeated else (value,):
+                    clear(each)
+
+    clear(copy := pb.Operation.FromString(operation.SerializeToString()))
+    return copy
