@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 from uuid import UUID
 
-import tidegate.node
-from tidegate.controller.state import broker_settings
-from tidegate.controller.state.broker_settings import BROKER_SETTINGS, CATCH_UP_SETTING, CLEANER_SETTING
+from tidegate.controller.state.broker_settings import (
+    BROKER_SETTINGS,
+    CATCH_UP_SETTING,
+    CLEANER_BACKOFF_SETTING,
+    CLEANER_BUFFER_SETTING,
+    CLEANER_SETTING,
+    CONNECTIONS_OVERRIDES_SETTING,
+    CONNECTIONS_PER_IP_SETTING,
+    CONNECTIONS_SETTING,
+    FOLLOWER_THROTTLE_SETTING,
+    LEADER_THROTTLE_SETTING,
+    LOG_DIRS_THROTTLE_SETTING,
+    PRODUCER_ID_EXPIRATION_SETTING,
+)
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ALL_NODES, ApplyResult, PartitionState, TopicState
 from tidegate.node.assembly import _replication_config
@@ -20,12 +32,18 @@ from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.metadata_application import MetadataApplication
 from tidegate.node.settings.definitions import SETTINGS
 from tidegate.node.settings.run_time_settings import SLICE_S, InheritedSettings, RunTimeSettings
+from tidegate.node.start_and_stop import stop
 from tidegate.replication.fetching.configuration import ReplicationConfig
 from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import ManualClock
+from tidegate.runtime.network import FrameServer
 from tidegate.storage.topic_config import ConfigType
+from tidegate.tests.replication.test_throttled_replicas import READ_FROM
 
+from .made_node import Metadata, made_node
 from .test_configuration import loaded
+
+Follower = Callable[[Any], Awaitable[int]]
 
 
 def test_what_is_set_at_run_time_holds_until_the_file_holds_again() -> None:
@@ -66,22 +84,106 @@ def test_what_is_set_at_run_time_holds_until_the_file_holds_again() -> None:
 OWN = [setting.key for setting in BROKER_SETTINGS.values() if not setting.topic_key]
 
 
-def test_every_setting_that_changes_at_run_time_is_read_by_a_part_of_the_node() -> None:
-    """Those that topics inherit come to their logs: `tests/storage/test_pure_parts.py`.  `RunTimeSettings`
-    itself is no reader: a method of it that reads some must be called by a part."""
-    constant = {value: name for name, value in vars(broker_settings).items() if name.endswith("_SETTING")}
-    trees = {
-        path.name: ast.parse(path.read_text())
-        for path in Path(next(iter(tidegate.node.__path__))).rglob("*.py")
-    }
-    methods = [
-        node for node in ast.walk(trees.pop("run_time_settings.py")) if isinstance(node, ast.FunctionDef)
-    ]
-    of_parts = [node for tree in trees.values() for node in ast.walk(tree)]
-    called = {node.attr for node in of_parts if isinstance(node, ast.Attribute)}
-    of_called = [node for each in methods if each.name in called for node in ast.walk(each)]
-    read = {node.id for node in (*of_parts, *of_called) if isinstance(node, ast.Name)}
-    assert [key.name for key in OWN if constant.get(key.name) not in read] == []
+def of_limit(name: str) -> Follower:
+    async def found(node: Any) -> int:
+        return READ_FROM[name](node._broker.replicas)
+
+    return found
+
+
+def admitted(peers: Callable[[int], str]) -> Follower:
+    """How many connections the node's listener admits."""
+
+    async def found(node: Any) -> int:
+        server: FrameServer = node._listener
+        own = [peer for peer in map(peers, range(100)) if server.admit(peer)]
+        for peer in own:
+            server.release(peer)
+        return len(own)
+
+    return found
+
+
+async def pace_and_map_of_a_cleaning(node: Any) -> tuple[int, int]:
+    found: list[tuple[int, int]] = []
+    cleaning = SimpleNamespace(
+        run=lambda _disk, _on_loop, pace, map_bytes: found.append((pace._rate, map_bytes))
+    )
+    node._parts.upkeep._run(cleaning, asyncio.get_running_loop())
+    return found[0]
+
+
+async def pace_of_the_cleaner(node: Any) -> int:
+    return (await pace_and_map_of_a_cleaning(node))[0]
+
+
+async def map_of_the_cleaner(node: Any) -> int:
+    return (await pace_and_map_of_a_cleaning(node))[1]
+
+
+async def pause_of_the_cleaner_ms(node: Any) -> int:
+    """Its node has nothing to clean."""
+    upkeep, asleep = node._parts.upkeep, asyncio.get_running_loop().create_future()
+
+    async def sleep(delay_s: float) -> None:
+        asleep.set_result(delay_s)
+        await asyncio.Event().wait()
+
+    clock, upkeep._clock = upkeep._clock, ManualClock()
+    upkeep._clock.sleep = sleep
+    cleaner = asyncio.create_task(upkeep._clean_forever())
+    try:
+        return round(1000 * await asyncio.wait_for(asleep, 10))
+    finally:
+        cleaner.cancel()
+        upkeep._clock = clock
+
+
+async def slice_of_a_move(node: Any) -> int:
+    asked: list[int] = []
+    (path,) = node._configuration.data_dirs
+    future = Mock(is_over=False, target=Mock(path=path), turn=asked.append)
+    await node._parts.moves._take_turn(future)
+    return asked[0]
+
+
+FOLLOWS: dict[str, Follower] = {
+    CATCH_UP_SETTING: of_limit("catch_up_bytes_per_s"),
+    CLEANER_SETTING: pace_of_the_cleaner,
+    CLEANER_BACKOFF_SETTING: pause_of_the_cleaner_ms,
+    CLEANER_BUFFER_SETTING: map_of_the_cleaner,
+    LEADER_THROTTLE_SETTING: of_limit("leader_throttled_bytes_per_s"),
+    FOLLOWER_THROTTLE_SETTING: of_limit("follower_throttled_bytes_per_s"),
+    LOG_DIRS_THROTTLE_SETTING: slice_of_a_move,
+    CONNECTIONS_SETTING: admitted(lambda number: f"10.0.0.{number}:1"),
+    CONNECTIONS_PER_IP_SETTING: admitted(lambda number: f"10.0.0.1:{number}"),
+    CONNECTIONS_OVERRIDES_SETTING: admitted(lambda number: f"10.0.0.2:{number}"),
+    PRODUCER_ID_EXPIRATION_SETTING: of_limit("producer_id_expiration_ms"),
+}
+"""Each setting, and what its part does by it: a node is asked after each of two changes.  What topics inherit
+comes to their logs: `tests/storage/test_pure_parts.py`."""
+AS_TEXT = {CONNECTIONS_OVERRIDES_SETTING: "10.0.0.2:{}"}
+
+
+def test_every_setting_that_changes_at_run_time_has_a_row() -> None:
+    missing = [key.name for key in OWN if key.name not in FOLLOWS]
+    assert not missing, f"{missing}: FOLLOWS says what shows that the part that reads it follows a change"
+
+
+async def test_the_parts_of_a_running_node_follow_each_change_of_a_setting(tmp_path: Path) -> None:
+    node = await made_node(tmp_path)
+    try:
+        await node._listen()
+        metadata = Metadata(node)
+        metadata.apply({})
+        await metadata.led()
+        for name, follower in FOLLOWS.items():
+            least = BROKER_SETTINGS[name].key.minimum or 0
+            for value in (least + 7, least + 5):
+                metadata.apply({ALL_NODES: {name: AS_TEXT.get(name, "{}").format(value)}})
+                assert await follower(node) == value, f"{name}: its part has not followed to {value}"
+    finally:
+        await stop(node.parts_in_order())
 
 
 def test_a_setting_that_changes_at_run_time_is_the_same_in_the_file() -> None:
