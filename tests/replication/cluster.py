@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
+from tidegate.controller.state.eligibility import Eligibility
 from tidegate.replication.broker_view import BrokerView, PartitionListener
 from tidegate.replication.fetching.configuration import ReplicationConfig, ReplicationLimits
 from tidegate.replication.fetching.fetcher import FetcherLimits
@@ -91,6 +92,7 @@ class Cluster:
         self.alter_error: ErrorCode | None = None
         self.invalid: list[BaseException] = []
         self.fenced: set[int] = set()
+        self.not_eligible: set[int] = set()  # by the metadata that the leaders have applied
         self.led: list[tuple[int, str, int, int]] = []
         self.followed: list[tuple[int, str, int, int]] = []
         self.high_watermarks: list[tuple[int, str, int, int]] = []
@@ -137,6 +139,9 @@ class Cluster:
                 broker_epoch=lambda: epoch,
                 partition_exists=lambda topic, partition: (topic, partition) in self.partitions,
                 is_out_of_room=lambda topic, partition: (node, topic, partition) in self.out_of_room,
+                eligibility_of=lambda _topic_id, _partition, node, _broker_epoch: (
+                    Eligibility.NOT_NOW if node in self.not_eligible else Eligibility.YES
+                ),
                 rack_of=lambda node: "" if node in self.fenced else f"rack-{node}",
                 topic_name_of=self.topic_names.get,
             ),

@@ -10,12 +10,17 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tidegate.replication import isr
 from tidegate.replication.isr import IsrChanges
 from tidegate.replication.partition.assignment import IsrChange, IsrResult
+from tidegate.replication.partition.isr_change import JoinTrigger
 from tidegate.runtime.clock import SystemClock
+from tidegate.storage.log.log import AppendOrigin
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.fetch import FetchPartition, FetchRequest
 
+from .cluster import TOPIC_ID, Cluster, batch_of
 from .leading import leader_of
 
 Answer = Callable[[list[IsrChange]], AsyncIterator[Sequence[IsrResult]]]
@@ -66,9 +71,9 @@ class Shell:
 
 
 def result(change: IsrChange, error: ErrorCode = ErrorCode.NONE) -> IsrResult:
-    isr = tuple(member.node_id for member in change.isr)
+    nodes = tuple(member.node_id for member in change.isr)
     return IsrResult(
-        change.topic, change.partition, error, 1, change.leader_epoch, change.partition_epoch + 1, isr
+        change.topic, change.partition, error, 1, change.leader_epoch, change.partition_epoch + 1, nodes
     )
 
 
@@ -163,3 +168,69 @@ async def test_after_a_defect_the_maintenance_asks_anew_for_all_pending() -> Non
     assert shell.asked == [[0, 1], [0, 1]]
     assert not shell.pending()
     await shell.changes.close()
+
+
+# ---- the events after which a follower joins ---------------------------------------------------------------
+
+
+async def fetch(cluster: Cluster, offset: int) -> None:
+    """Follower 9 fetches the partition, in no session."""
+    asked = FetchPartition(0, offset, 1000, 1, -1, topic_id=TOPIC_ID)
+    await cluster.managers[1].fetch(
+        FetchRequest(replica_id=9, replica_epoch=1, session_epoch=-1, topics=[("t", [asked])])
+    )
+
+
+async def reaches_the_high_watermark(cluster: Cluster) -> AsyncIterator[None]:
+    await fetch(cluster, 0)
+    yield
+    await fetch(cluster, 1)
+
+
+async def becomes_eligible(cluster: Cluster) -> AsyncIterator[None]:
+    cluster.not_eligible.add(9)
+    await fetch(cluster, 1)
+    yield
+    cluster.not_eligible.clear()
+    cluster.managers[1].brokers_changed({9})
+
+
+async def was_refused(cluster: Cluster) -> AsyncIterator[None]:
+    cluster.alter_error = ErrorCode.INELIGIBLE_REPLICA
+    await fetch(cluster, 1)
+    await eventually(lambda: cluster.changes and cluster.managers[1]._isr_changes._task is None, "refused")
+    cluster.changes.clear()
+    cluster.alter_error = None
+    yield
+
+
+JOINS: dict[JoinTrigger, Callable[[Cluster], AsyncIterator[None]]] = {
+    JoinTrigger.FETCH: reaches_the_high_watermark,
+    JoinTrigger.BROKER_NEWS: becomes_eligible,
+    JoinTrigger.PAUSE_END: was_refused,
+}
+"""How an obstacle that this event ends comes to be at a running manager (up to `yield`, where the follower is
+kept out), and the event itself, as the node brings it; the end of a pause comes by the clock."""
+
+
+@pytest.mark.parametrize("trigger", JoinTrigger)
+async def test_the_shell_proposes_a_follower_at_each_event_that_ends_an_obstacle(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, trigger: JoinTrigger
+) -> None:
+    """Through `ReplicaManager` and `IsrChanges`, not by the core alone (`test_leader.py`)."""
+    monkeypatch.setattr(isr, "PAUSE_FIRST_S", 0.05)
+    assert trigger in JOINS, "give the trigger its row: the event must come to the leader by the shell"
+    cluster.broker_epochs[9] = 1
+    cluster.create(replicas=(1, 9), isr=(1,), min_isr=1)
+    manager = cluster.managers[1]
+    manager.append_now("t", 0, batch_of("a"), origin=AppendOrigin.CLIENT, required_acks=1)
+    await eventually(lambda: manager.replica("t", 0).high_watermark == 1, "the record is committed")
+    follower = JOINS[trigger](cluster)
+    await anext(follower)
+    assert not cluster.changes, "the follower was not kept out"
+    obstacles = manager.replica("t", 0).require_leader()._join_obstacles
+    kept_out_by = obstacles(manager.replica("t", 0).require_leader().follower(9))
+    assert [each.ended_by for each in kept_out_by] == [trigger]
+    await anext(follower, None)
+    await eventually(lambda: cluster.changes, f"no proposal after: {trigger.value}", timeout_s=5)
+    assert [member.node_id for member in cluster.changes[0].isr] == [1, 9]
