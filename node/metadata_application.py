@@ -1,5 +1,6 @@
 """Carries out applied metadata on this node: opens and deletes replicas, changes their roles, and changes
-settings.
+settings.  `ACTED_ON` in `tests/node/test_metadata_application.py` says what it does with each part of the
+state, also with those that other parts of the node only read.
 
 It also lists the replicas that this node cannot serve, for the heartbeats to the controller.
 """
@@ -72,7 +73,7 @@ class MetadataApplication:
         registration: older metadata may name this node leader although it lost records in an unclean stop.
         Raises UnknownLevel when the cluster has a feature level that this version does not know."""
         check_known(self._cluster.node_id, state.features)
-        if result.changed_brokers or result.from_snapshot:
+        if result.changed_brokers:
             self._on_brokers_changed()
         epoch = self._lifecycle.broker_epoch
         if epoch < 0 or state.index < epoch:
@@ -107,8 +108,8 @@ class MetadataApplication:
             self._inherited.begin_again(self._held_here(list(state.topics.values())))
         if changed:
             self._replicas.apply(self._assignments(state, sorted(changed)))
-        if result.changed_brokers or result.from_snapshot:
-            self._replicas.brokers_changed(state.brokers if result.from_snapshot else result.changed_brokers)
+        if result.changed_brokers:
+            self._replicas.brokers_changed(result.changed_brokers)
 
     def stop(self) -> None:
         """Stops applying inherited settings to replicas."""
