@@ -52,6 +52,7 @@ from .serving.audit import Audit
 from .serving.authentication import BearerKeys, ListenerIdentity
 from .serving.batch_threads import BatchThreads
 from .serving.broker import Broker
+from .serving.codecs import Codecs
 from .serving.described_topics import DescribedTopics
 from .serving.grpc_callers import GrpcAccess, GrpcGuard
 from .serving.grpc_peers import NodesOnly
@@ -64,6 +65,7 @@ from .settings.run_time_settings import RunTimeSettings
 from .settings.security_settings import key_set_path, super_users, token_rules
 from .upkeep.certificate_renewal import CertificateRenewal, ExpiryCollector, Renewable
 from .upkeep.disk_reserve import DiskReserves, is_out_of_room
+from .upkeep.housekeeping import Housekeeping
 from .upkeep.log_upkeep import LogUpkeep
 from .upkeep.replica_moves import ReplicaMoves
 
@@ -81,6 +83,7 @@ class Foundation:
     directory: DataFolders
     reserves: DiskReserves
     certificates: NodeCertificates
+    codecs: Codecs
     fail_stop: Callable[[BaseException], None]
 
     @property
@@ -99,6 +102,7 @@ class Parts:
     application: MetadataApplication
     group_commit: GroupCommit
     upkeep: LogUpkeep
+    housekeeping: Housekeeping
     moves: ReplicaMoves
     peers: Peers
     grpc: grpc.aio.Server
@@ -188,6 +192,17 @@ def assemble(
             lambda: replicas.hosted,
             flush,
             settings.number,
+            foundation.fail_stop,
+        ),
+        housekeeping=Housekeeping(
+            configuration,
+            clock,
+            directory,
+            foundation.reserves,
+            foundation.codecs,
+            application.open_again,
+            client_metrics,
+            lambda: replicas.hosted,
             foundation.fail_stop,
         ),
         moves=moves,

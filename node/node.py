@@ -33,19 +33,17 @@ from ..controller.state.validation import StateValidator
 from ..proto import admin_pb2, admin_pb2_grpc, data_pb2_grpc
 from ..proto import controller_pb2 as pb
 from ..runtime import logs
-from ..runtime.clock import SystemClock, until_next
+from ..runtime.clock import SystemClock
 from ..runtime.disk import RealDisk
 from ..runtime.grpc_tls import node_credentials, server_credentials
 from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.network import FrameServer, bind_grpc, grpc_server, opening
-from ..runtime.tasks import spawn
 from ..runtime.tls import TlsError
 from ..security.bearer_tokens import KeySetError
 from ..storage.directory.async_delete import AsyncFileDeleter
 from ..storage.directory.folder_owner import DirectoryRefused, bind_folders
 from ..storage.directory.log_loader import FolderOptions
 from ..storage.directory.opening_progress import OpeningStopped
-from ..storage.directory.set_aside import DamagedRetention
 from ..storage.folders.data_folders import DataFolders
 from ..wire.errors import KafkaError
 from .assembly import Foundation, assemble
@@ -73,8 +71,6 @@ UNCLEAN_STOP_EXIT_CODE: Final = 1
 REGISTRATION_TIMEOUT_S: Final = 600.0
 METADATA_TIMEOUT_S: Final = 120.0
 
-HOUSEKEEPING_S: Final = 60.0
-RETRY_INTERVAL_S: Final = 2.0
 OTHER_BROKERS_WAIT_S: Final = 3.0
 
 
@@ -104,7 +100,6 @@ class Node:
         self._pages: HttpServer | None = None
         self._controller_node: ControllerNode | None = None
         self._controller_grpc: grpc.aio.Server | None = None
-        self._housekeeping: asyncio.Task[None] | None = None
         self._codecs = Codecs(HANDLERS.keys, self._clock.monotonic)
         self._recovered_logs = 0
         self._caught_up = False
@@ -208,6 +203,7 @@ class Node:
             directory=self._directory,
             reserves=self._reserves,
             certificates=self._certificates,
+            codecs=self._codecs,
             fail_stop=self._fail_stop,
         )
         self._parts = assemble(
@@ -257,8 +253,8 @@ class Node:
             Part("moves", ("directory",), parts.moves.stop, serving, parts.moves.start),
             Part("upkeep", ("directory", "group_commit", "replicas"),
                  parts.upkeep.stop, serving, parts.upkeep.start),
-            Part("housekeeping", ("directory", "application"),
-                 self._stop_housekeeping, serving, self._start_housekeeping),
+            Part("housekeeping", ("directory", "application", "replicas"),
+                 parts.housekeeping.stop, serving, parts.housekeeping.start),
         )
         # fmt: on
 
@@ -337,10 +333,6 @@ class Node:
     def _start_lifecycle(self) -> None:
         self._broker.lifecycle.start(self._broker.replicas, self._parts.application)
 
-    def _start_housekeeping(self) -> None:
-        # without it replicas that did not open would stay offline, also when the disk has room
-        self._housekeeping = spawn(self._housekeep(), "housekeeping", self._fail_stop)
-
     def _bind_folders(self, metadata_id: str) -> None:
         """Binds the data folders to the cluster's metadata, before the node applies any: applying deletes
         logs of unknown topics."""
@@ -351,45 +343,9 @@ class Node:
         except DirectoryRefused as refused:
             raise StartError(str(refused)) from refused
 
-    async def _housekeep(self) -> None:
-        """Retries what failed on a full disk (reserves, flush notes, replicas), and removes expired data, a
-        little at a time."""
-        expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
-        while True:
-            await self._clock.sleep(until_next(self._clock.monotonic(), RETRY_INTERVAL_S))
-            await asyncio.to_thread(self._reserves.restore, self._usable_folders)
-            await self._sync_flush_notes()
-            if self._codecs.is_due:
-                await asyncio.to_thread(self._codecs.load_next)
-            self._parts.application.open_again()
-            self._broker.client_metrics.expire(int(1000 * self._clock.monotonic()))
-            if self._clock.monotonic() < expire_at_s:
-                continue
-            expire_at_s = self._clock.monotonic() + HOUSEKEEPING_S
-            await asyncio.to_thread(
-                self._directory.remove_old_damaged, self._clock.wall_ms(), self._damaged_retention
-            )
-            for replica in self._broker.replicas.hosted:
-                replica.log.producers.expire(int(self._clock.monotonic() * 1000))
-                await asyncio.sleep(0)
-
     @property
     def _usable_folders(self) -> list[Path]:
         return [folder.path for folder in self._directory.folders if not folder.is_offline]
-
-    @property
-    def _damaged_retention(self) -> DamagedRetention:
-        return DamagedRetention(
-            self._configuration.integer("log.damaged.retention.ms"),
-            self._configuration.integer("log.damaged.retention.bytes"),
-        )
-
-    async def _sync_flush_notes(self) -> None:
-        for folder in self._directory.folders:
-            try:
-                await asyncio.to_thread(folder.sync_notes)
-            except OSError as error:
-                folder.disk_failed(error)
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of `work`, or None when a stop signal came first."""
@@ -516,10 +472,6 @@ class Node:
     async def _close_listener(self) -> None:
         if self._listener is not None:
             await self._listener.close()
-
-    def _stop_housekeeping(self) -> None:
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
 
     async def _stop_controller(self) -> None:
         if self._controller_node is not None:

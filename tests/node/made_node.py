@@ -12,6 +12,7 @@ from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ApplyResult, PartitionState, TopicState
 from tidegate.node.node import Node
 from tidegate.node.settings.configuration import Configuration
+from tidegate.runtime.disk import Disk
 from tidegate.runtime.network import free_port
 from tidegate.tests.eventually import eventually
 
@@ -33,9 +34,10 @@ def settings_of_one_node(tmp_path: Path) -> Configuration:
     )
 
 
-async def made_node(tmp_path: Path) -> Any:
+async def made_node(tmp_path: Path, disk: Disk | None = None) -> Any:
     """Any: tests reach into its parts.  The caller stops them."""
     node = cast(Any, Node(settings_of_one_node(tmp_path)))
+    node._disk = disk or node._disk
     await node._open_logs()
     node._make_parts()
     return node

@@ -3,17 +3,13 @@ room."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 from uuid import UUID
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.mounts import Mounts
-from tidegate.node.node import Node
 from tidegate.node.upkeep.disk_reserve import (
     FULL_BELOW_BYTES,
     RESERVE_FILE,
@@ -256,17 +252,3 @@ def test_a_cut_on_a_disk_with_room_gives_nothing_up() -> None:
     _disks, reserves, _folders, logs = two_folders()
     logs[0].truncate_to(1)
     assert not reserves.given_up
-
-
-async def test_a_node_whose_housekeeping_ends_by_a_defect_ends() -> None:
-    """Nothing else makes the reserve anew: once it was released, writers would be refused until an operator
-    acts."""
-    reported: list[BaseException] = []
-
-    async def keep_house() -> None:
-        raise KeyError("a defect")
-
-    node = cast(Node, SimpleNamespace(_fail_stop=reported.append, _housekeep=keep_house))
-    Node._start_housekeeping(node)
-    await asyncio.gather(cast(Any, node)._housekeeping, return_exceptions=True)
-    assert [type(error) for error in reported] == [KeyError]

@@ -15,7 +15,7 @@ from tidegate.node.start_and_stop import Part, Stage, in_order, start, stop
 from .test_configuration import loaded
 
 ENDS = {"stop", "close", "shutdown"}
-OWN = {"pages", "controller_grpc", "controller_node", "listener", "housekeeping"}
+OWN = {"pages", "controller_grpc", "controller_node", "listener"}
 """Of the node itself."""
 
 
