@@ -36,7 +36,7 @@ hypothesis.settings.load_profile("tidegate")
 
 LONG = re.compile(
     # simulators, histories, ablations, fuzz
-    r"_simulation|_histories|_ablations|test_ablation_|test_no_history_of_moves|test_cleaning_model|test_fuzz|test_damaged_starts|test_mutations"
+    r"_simulation(_ablations)?\.py|_histories\.py|test_histories_do_move|test_ablation_|test_no_history_of_moves|test_cleaning_model|test_fuzz|test_damaged_starts|test_mutations"
     r"|test_moves\.py::.*ablated|test_late_heartbeats|test_disturbance|storage/test_counting"
     # real processes, sockets, time, machines
     r"|test_wheel|test_suite|test_network_lab|test_real_faults|test_killed_member|test_local_cluster|client/test_command_line"
