@@ -58,7 +58,8 @@ def changed_partition(
 ) -> PartitionState | ErrorCode:
     """The partition after the change, or the error for which it stays as it is.
 
-    `known`: a cache of earlier changes of this topic in the same operation, which all see the same brokers.
+    `known`: a cache of earlier changes of this topic in the same operation, which all see the same brokers
+    and features.
     Ten thousand partitions that change at once have few different replica sets: each is checked once, and its
     tuples are shared.
     """
@@ -94,7 +95,7 @@ def changed_partition(
     )
     members = None if known is None else known.get(wanted)
     if members is None:
-        members = _members(brokers, topic, wanted)
+        members = _members(brokers, topic, wanted, metadata_level(features))
         if known is not None:
             known[wanted] = members
     if isinstance(members, ErrorCode):
@@ -115,9 +116,9 @@ def changed_partition(
 
 
 def _members(
-    brokers: Mapping[int, BrokerState], topic: TopicState, wanted: Membership
+    brokers: Mapping[int, BrokerState], topic: TopicState, wanted: Membership, level: int
 ) -> Members | ErrorCode:
-    error = _membership_error(brokers, wanted)
+    error = _membership_error(brokers, wanted, level)
     if error != ErrorCode.NONE:
         return error
     is_enough = len(wanted.isr) >= topic.min_in_sync_replicas(wanted.settled_replicas)
@@ -154,7 +155,7 @@ def _is_sound(partition: PartitionState) -> bool:
     return distinct and within and len(adding) < len(replicas) and not (adding and not target)
 
 
-def _membership_error(brokers: Mapping[int, BrokerState], wanted: Membership) -> ErrorCode:
+def _membership_error(brokers: Mapping[int, BrokerState], wanted: Membership, level: int) -> ErrorCode:
     isr, replicas, leader = wanted.isr, set(wanted.replicas), wanted.leader
     members = (*isr, *wanted.elr)
     if len(set(members)) != len(members) or not replicas.issuperset(members):
@@ -169,7 +170,8 @@ def _membership_error(brokers: Mapping[int, BrokerState], wanted: Membership) ->
     for node_id, wanted_epoch in zip(isr, wanted_epochs, strict=True):
         # a broker that shuts down does not begin to lead either
         joins = node_id not in wanted.former_isr or node_id == leader != wanted.former_leader
-        if isr_eligibility(brokers.get(node_id), wanted_epoch, joins=joins) is not Eligibility.YES:
+        broker = brokers.get(node_id)
+        if isr_eligibility(broker, wanted_epoch, joins=joins, level=level) is not Eligibility.YES:
             return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 

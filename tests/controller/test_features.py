@@ -17,6 +17,7 @@ from tidegate.controller.service import metadata_log
 from tidegate.controller.service.metadata_log import MetadataLogUnusable
 from tidegate.controller.state import features
 from tidegate.controller.state.broker_settings import BROKER_SETTINGS
+from tidegate.controller.state.eligibility import Ineligible
 from tidegate.controller.state.features import SUPPORTED, Ranges, UnknownLevel, check_known, level_problem
 from tidegate.controller.state.model import (
     FORMER_METADATA_VERSION,
@@ -376,7 +377,10 @@ FIRST_NODE_SETTINGS = frozenset(
 
 
 BROUGHT = {
-    1: {"ClusterSnapshot.metadata_id"},
+    1: {
+        "ClusterSnapshot.metadata_id", "ineligible: unregistered", "ineligible: former_epoch",
+        "ineligible: later_epoch", "ineligible: shutting_down", "ineligible: fenced",
+    },
     2: {
         "unregister_broker", "PartitionChange.adding", "PartitionChange.replicas", "PartitionChange.target",
         "PartitionRecord.adding", "PartitionRecord.target", "UnregisterBroker.broker_epoch",
@@ -409,6 +413,7 @@ def test_nothing_new_gets_a_level_that_a_release_has() -> None:
     for name, of_values in features.VALUE_LEVELS.items():
         levels |= {f"{name}={value}": level for value, level in of_values.items()}
     levels |= later_field_levels()
+    levels |= {f"ineligible: {reason.label}": reason.level for reason in Ineligible}
     for level in range(1, RELEASED_LEVEL + 1):
         found = {name for name, its in levels.items() if its == level}
         advice = f"what is new gets the level after RELEASED_LEVEL, {RELEASED_LEVEL + 1}"
