@@ -127,11 +127,12 @@ def assemble(
     group_commit = GroupCommit(configuration.integer("log.flush.threads"), kernel=KernelSync.open())
 
     joined = _join(foundation)
+    cluster = joined.cluster
     events = ReplicaEvents()
     replicas = _replicas(foundation, joined, settings, group_commit, events)
     coordinators = _coordinators(foundation, joined, replicas)
     application = MetadataApplication(
-        joined.cluster, settings, joined.lifecycle, replicas, directory, coordinators.groups, clock,
+        cluster, settings, joined.lifecycle, replicas, directory, coordinators.groups, clock,
         on_brokers_changed=joined.probing.brokers_changed, on_settings=on_settings,
         on_failure=foundation.fail_stop,
     )  # fmt: skip
@@ -149,7 +150,7 @@ def assemble(
         configuration=configuration,
         settings=settings,
         clock=clock,
-        cluster=joined.cluster,
+        cluster=cluster,
         controller=joined.controller,
         topics=coordinators.topics,
         replicas=replicas,
@@ -211,7 +212,7 @@ def assemble(
         access=admission.access,
         data_service=DataService(
             replicas,
-            lambda: joined.cluster.state,
+            lambda: cluster.state,
             flush,
             batch_threads,
             admission.access,
@@ -418,16 +419,16 @@ class _Admission:
 
 def _admission(foundation: Foundation, joined: _Joined) -> _Admission:
     """Raises TlsError, KeySetError, OSError."""
-    configuration, clock = foundation.configuration, foundation.clock
+    configuration, clock, cluster = foundation.configuration, foundation.clock, joined.cluster
     audit = Audit(clock)
-    permissions = _permissions(foundation, joined.cluster, audit)
+    permissions = _permissions(foundation, cluster, audit)
     throttling = Throttling(
-        lambda: joined.cluster.state.security.quotas,
+        lambda: cluster.state.security.quotas,
         clock,
         configuration.quota_window(),
         may_act_as_node=permissions.may_act_as_node,
     )
-    identities = _identities(foundation, joined.cluster)
+    identities = _identities(foundation, cluster)
     grpc_identity = identities[configuration.listeners.grpc.name]
     access = GrpcAccess(grpc_identity, permissions, on_refused=audit.call_refused)
     renewables = _renewables(foundation, joined, identities)

@@ -12,15 +12,17 @@ from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ApplyResult, PartitionState, TopicState
 from tidegate.node.node import Node
 from tidegate.node.settings.configuration import Configuration
+from tidegate.processes.local_ports import PORT_STEP
 from tidegate.runtime.disk import Disk
-from tidegate.runtime.network import free_port
+from tidegate.tests.base_ports import free_base_port
 from tidegate.tests.eventually import eventually
 
 from .test_configuration import loaded
 
 
 def settings_of_one_node(tmp_path: Path) -> Configuration:
-    kafka, grpc, controller, metrics = (free_port() for _ in range(4))
+    base = free_base_port()
+    kafka, grpc, controller, metrics = (base + PORT_STEP * use for use in range(4))
     return loaded(
         log__dirs=[str(tmp_path)],
         listeners=[
