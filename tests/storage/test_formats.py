@@ -2,16 +2,19 @@
 release reads them all, and writes each file as the kept one of its version, byte for byte.
 
 The versions are read from the code, so a new one fails here until `formats/<version>` has the file and
-`Format` says what stands in it.  A kept file is never changed: a new version is a new file beside it.
+`Format` says what stands in it.  A kept file is never changed: a new version is a new file beside it, made as
+the release will write it that comes after the one that reads it first (`test_two_releases.py`).
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple, cast
 from uuid import UUID
 
@@ -44,6 +47,7 @@ from tidegate.storage.durability.flush_notes import decode_flush_notes, encode_f
 from tidegate.storage.epoch_cache import EPOCH_CHECKPOINT_SHAPES, EpochCache, parse_epoch
 from tidegate.storage.folders.folder_ids import FolderIds
 from tidegate.storage.inspection.dump import Selection, dump_file
+from tidegate.storage.inspection.producers import ProducerReplay
 from tidegate.storage.log import local_log
 from tidegate.storage.log.log import LogConfig
 from tidegate.storage.producers.producer_snapshot import decode_snapshot, encode_snapshot
@@ -64,11 +68,28 @@ PRODUCT = Path(tidegate.__path__[0]) / "storage"
 TOPIC_ID = UUID(int=0xF)
 
 
-DECLARED: dict[str, Versions[object] | str] = {
-    name: getattr(import_module(f"tidegate.storage.{'.'.join(module)}"), name)
+MODULES = {
+    ".".join(path.relative_to(PRODUCT).with_suffix("").parts): ast.parse(path.read_text())
     for path in sorted(PRODUCT.rglob("*.py"))
-    if (module := path.relative_to(PRODUCT).with_suffix("").parts)
-    for name in re.findall(r"^([A-Z]\w*_(?:SHAPES|VERSIONS?))\b.* = ", path.read_text(), re.MULTILINE)
+    if path.name != "__init__.py"
+}
+
+
+def constants() -> Iterator[tuple[str, object]]:
+    """Every name that a module of storage gives a value to."""
+    for module, tree in MODULES.items():
+        for node in tree.body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for target in [node.target] if isinstance(node, ast.AnnAssign) else targets:
+                for each in target.elts if isinstance(target, ast.Tuple) else [target]:
+                    name = ast.unparse(each)
+                    yield name, getattr(import_module(f"tidegate.storage.{module}"), name, None)
+
+
+DECLARED: dict[str, Versions[object] | str] = {
+    name: value
+    for name, value in constants()
+    if isinstance(value, Versions) or (isinstance(value, str) and name.endswith("_VERSION"))
 }
 """The constants of the code with the versions of a file that this release reads, and the one it writes."""
 
@@ -265,25 +286,26 @@ FILES: dict[str, Format] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "version"), [(name, each) for name in FILES for each in FILES[name].versions]
-)
-def test_every_version_that_was_ever_written_is_read(name: str, version: int) -> None:
-    kept = (FORMATS / str(version) / name).read_bytes()
-    assert FILES[name].read(kept) == FILES[name].said.get(version, FILES[name].says)
+def faults(file: Format, kept: Mapping[int, bytes], latest_release_reads: Collection[int]) -> list[str]:
+    """What breaks the way back or forth: an older node may come back to the folder, so a version is read
+    first, and written one release later."""
+    found, versions = [], versions_of(file.constant)
+    for version in versions.reads:
+        if version not in kept:
+            found.append(f"version {version} is read: keep a file of it, as it will be written")
+        elif file.read(kept[version]) != (expected := file.said.get(version, file.says)):
+            found.append(f"the kept file of version {version} does not say {expected}")
+    if versions.writes not in versions.reads.keys() & {1, *latest_release_reads}:
+        found.append(f"version {versions.writes} is written: no release reads it yet (LATEST_RELEASE_READS)")
+    if file.writes is not None and file.writes != kept.get(versions.writes):
+        found.append(f"what is written is not the kept file of version {versions.writes}")
+    return found
 
 
-@pytest.mark.parametrize("name", [name for name, each in FILES.items() if each.writes is not None])
-def test_a_file_is_written_as_the_kept_one_of_its_version(name: str) -> None:
-    version = versions_of(FILES[name].constant).writes
-    assert FILES[name].writes == (FORMATS / str(version) / name).read_bytes()
-
-
-@pytest.mark.parametrize("constant", sorted(DECLARED))
-def test_a_release_writes_no_version_that_the_one_before_does_not_read(constant: str) -> None:
-    """An older node may come back to the folder: a version is read first, and written one release later."""
-    versions = versions_of(constant)
-    assert versions.writes in versions.reads.keys() & (LATEST_RELEASE_READS.get(constant, set()) | {1})
+@pytest.mark.parametrize("name", FILES)
+def test_every_version_is_read_and_the_written_one_is_as_it_was_kept(name: str) -> None:
+    kept = {int(path.parent.name): path.read_bytes() for path in FORMATS.glob(f"*/{name}")}
+    assert faults(FILES[name], kept, LATEST_RELEASE_READS.get(FILES[name].constant, set())) == []
 
 
 def test_no_file_is_without_its_kept_versions() -> None:
@@ -293,7 +315,38 @@ def test_no_file_is_without_its_kept_versions() -> None:
         assert kept == {name for name, each in FILES.items() if version in each.versions}
 
 
-def test_histories_make_no_file_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+NOT_KEPT = {
+    ".lock": "is empty: only its lock counts",
+    "damaged": "a text for operators: no reader takes it apart",
+    "data": "a folder, of a node's data folder",
+    "log": "bytes of batches: `test_compatibility.py`",
+    "log.tmp": "a segment without batches, under another name before it begins",
+}
+"""Names in the code that have no kept file, and why."""
+
+
+def test_every_name_of_a_file_in_the_code_is_kept() -> None:
+    value_of = {name: value for name, value in constants() if isinstance(value, str)}
+    named = set[str]()
+    for tree in MODULES.values():
+        for node in ast.walk(tree):
+            part: ast.expr | None = None
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                part = node.right
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "segment_path":
+                part = node.args[2]
+            if isinstance(part, ast.Constant):
+                named.add(str(part.value))
+            elif isinstance(part, ast.Name) and part.id in value_of:
+                named.add(value_of[part.id])
+    kept = {re.sub(r"^\d+\.", "", name) for name in FILES}
+    unknown = named - kept - NOT_KEPT.keys()
+    assert not unknown, f"{unknown}: `FILES` is to say what stands in it, `formats/1` to keep one"
+    assert named >= NOT_KEPT.keys()
+    assert len(named & kept) > 12
+
+
+def test_files_of_histories_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """`tidegate log` knows the kept ones (below), and all that says how far a log reaches (the table)."""
     made: set[str] = set()
 
@@ -332,12 +385,22 @@ def test_the_table_of_notes_has_every_file_of_offsets_and_names_code_that_exists
 
 @pytest.mark.parametrize("name", sorted(FILES.keys() - {"data-folders", "set-aside", "replica-move"}))
 def test_dump_log_shows_every_kept_file(name: str) -> None:
-    lying, path = LyingDisk(), Path("/d") / name
-    lying.make_directory(path.parent)
-    lying.write_atomic(path, (FORMATS / "1" / name).read_bytes())
-    dumped = list(dump_file(lying, path, Selection()))
-    assert dumped
-    assert not [row for row in dumped if row["type"] == "damaged"]
+    for kept in FORMATS.glob(f"*/{name}"):
+        lying, path = LyingDisk(), Path("/d") / name
+        lying.make_directory(path.parent)
+        lying.write_atomic(path, kept.read_bytes())
+        dumped = list(dump_file(lying, path, Selection()))
+        assert dumped
+        assert not [row for row in dumped if row["type"] == "damaged"]
+
+
+def test_a_producer_of_an_older_snapshot_is_no_damage() -> None:
+    """`tidegate log verify` compares it with the batches: a later field that has its default says nothing."""
+    from_batches = cast(ProducerReplay, SimpleNamespace(knows_start=True, _perhaps_forgotten=set()))
+    for kept in FORMATS.glob("*/*.snapshot"):
+        decode_snapshot(kept.read_bytes(), state := ProducerState())
+        for stored, known in zip(state.entries(), PRODUCERS, strict=True):
+            assert ProducerReplay._is_same(from_batches, stored, known), kept
 
 
 def test_a_file_of_a_later_version_is_refused_and_the_version_named() -> None:
