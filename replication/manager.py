@@ -7,7 +7,8 @@ What it promises to the node
   nothing.  **The node must have applied the metadata up to its own registration before its first `apply`**:
   older metadata may name it leader in an epoch of its previous life, whose unflushed tail is lost.
 * `append_now` is synchronous: nothing happens between its checks and the append.  The records are committed
-  only when `wait_committed` says NONE, or `on_high_watermark` reports an offset not below their end.
+  only when `when_committed` settles with NONE (`DelayedProduce`), or `on_high_watermark` reports an offset
+  not below their end.
 * `on_elected` (this node leads the partition in a new epoch) and `on_resigned` (it does not lead it) are
   called in the order of the epochs; `on_high_watermark` is called on a later turn of the loop, coalesced,
   only while this node still leads in that epoch.

@@ -209,8 +209,8 @@ class PreparedAppend:
     def _check_data(self, header: BatchHeader, first_offset: int) -> None:
         entry = self._entry(header.producer_id)
         if self.origin is not AppendOrigin.REPLICATION:
+            self._check_epoch(header, entry)  # first: clients recover from it, not from a missing guard
             self._check_guard(header, entry)
-            self._check_epoch(header, entry)
             if self.origin is AppendOrigin.CLIENT:
                 self._check_sequence(header, entry)
             self._check_transaction(header, entry)
