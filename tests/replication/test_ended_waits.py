@@ -1,11 +1,13 @@
-"""Every kind of request that waits for a replica ends at every ending (`replication/waiting.py`)."""
+"""Every kind of request that waits for a replica ends at every ending (`replication/waiting.py`), and in the
+order in which `ReplicaManager` takes its steps."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tidegate.replication.manager import ReplicaManager
@@ -127,3 +129,73 @@ async def test_a_wait_ends(tmp_path: Path, kind: Any, ending: Any) -> None:
 def test_every_kind_of_waiting_request_is_tried(tmp_path: Path) -> None:
     manager = Cluster(tmp_path).start(1)
     assert len(manager._waiting) == len(KINDS)
+
+
+# ---- the order ---------------------------------------------------------------------------------------------
+
+
+async def re_election(cluster: Cluster) -> None:
+    cluster.elect(1)
+
+
+async def commit(cluster: Cluster) -> None:
+    cluster.cut.clear()
+    await eventually(lambda: cluster.log(1).high_watermark == 4, "the record is committed")
+    await asyncio.sleep(0)
+
+
+ORDER: dict[Callable[[Cluster], Awaitable[None]], list[tuple[str, str]]] = {
+    role_change: [("ended", "follower"), ("on_resigned", "follower")],
+    re_election: [("ended", "leader of epoch 2"), ("on_elected", "leader of epoch 2")],
+    deletion_of_the_replica: [("ended", "gone"), ("on_resigned", "gone")],
+    failed_disk: [("ended", "offline"), ("on_resigned", "offline"), ("on_offline", "offline")],
+    commit: [("ended", "leader of epoch 1"), ("on_high_watermark", "leader of epoch 1")],
+}
+"""What a waiting producer and the coordinators hear, one after the other, and the role that they find then.
+The role has changed before the producer's wait ends, or a retry would be served in the old role; and every
+wait has ended before a coordinator begins or ends with the partition."""
+
+
+@pytest.mark.parametrize("event", ORDER, ids=lambda event: event.__name__)
+async def test_a_role_has_changed_before_producers_and_coordinators_hear_it(
+    tmp_path: Path, event: Any
+) -> None:
+    cluster = await leader_of_three_records(tmp_path)
+    manager, heard = cluster.managers[1], list[tuple[str, str]]()
+    replica = manager.replica("t", 0)
+
+    def hear(what: str) -> Callable[[object], None]:
+        def note(_event: object) -> None:
+            role = replica.role.value if replica in manager.hosted else "gone"
+            heard.append((what, role + (f" of epoch {replica.leader_epoch}" if replica.leader else "")))
+
+        return note
+
+    manager.append_now("t", 0, batch_of("waits"), origin=AppendOrigin.CLIENT, required_acks=-1)
+    manager.when_committed("t", 0, 1, 4, LONG_MS, hear("ended"))
+    for name, calls in {
+        "on_elected": "led", "on_resigned": "followed", "on_high_watermark": "high_watermarks",
+        "on_offline": "offline",
+    }.items():  # fmt: skip
+        of_node_1 = hear(name)
+        setattr(cluster, calls, Calls(lambda call, hear=of_node_1: hear(call) if call[0] == 1 else None))
+    await event(cluster)
+    assert heard == ORDER[event]
+    await cluster.stop_all()
+
+
+class Calls:
+    """In the place of a list of a cluster's calls."""
+
+    def __init__(self, append: Callable[[Any], None]) -> None:
+        self.append = append
+
+
+async def test_a_new_leaders_log_has_its_configuration_before_coordinators_hear(cluster: Cluster) -> None:
+    """Both come with one assignment, where a snapshot of the metadata brings them."""
+    cluster.create(isr=(1,), min_isr=1)
+    now, found = cluster.partitions["t", 0], list[int]()
+    cluster.partitions["t", 0] = replace(now, config={**now.config, "segment.bytes": "2000000"})
+    cluster.led = cast(Any, Calls(lambda _call: found.append(cluster.log(1).config.segment_bytes)))
+    cluster.elect(1)
+    assert found == [2_000_000]

@@ -3,7 +3,7 @@ again.
 
 `tidegate chaos sim replication --seeds N --first S` runs as many histories as one likes, and repeats a
 failing one by its seed. The invariants stand in `chaos/sim/replication/truth.py`, the proof that a missing
-rule is noticed in `test_simulation_ablations.py`.
+rule is noticed in `test_simulation_ablations.py`; `make check` runs the few of `test_seeds_of_a_check.py`.
 """
 
 from __future__ import annotations
