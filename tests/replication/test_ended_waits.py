@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -164,31 +165,31 @@ async def test_a_role_has_changed_before_producers_and_coordinators_hear_it(
     manager, heard = cluster.managers[1], list[tuple[str, str]]()
     replica = manager.replica("t", 0)
 
-    def hear(what: str) -> Callable[[object], None]:
-        def note(_event: object) -> None:
-            role = replica.role.value if replica in manager.hosted else "gone"
-            heard.append((what, role + (f" of epoch {replica.leader_epoch}" if replica.leader else "")))
-
-        return note
+    def note(what: str) -> None:
+        role = replica.role.value if replica in manager.hosted else "gone"
+        heard.append((what, role + (f" of epoch {replica.leader_epoch}" if replica.leader else "")))
 
     manager.append_now("t", 0, batch_of("waits"), origin=AppendOrigin.CLIENT, required_acks=-1)
-    manager.when_committed("t", 0, 1, 4, LONG_MS, hear("ended"))
+    manager.when_committed("t", 0, 1, 4, LONG_MS, lambda _code: note("ended"))
     for name, calls in {
         "on_elected": "led", "on_resigned": "followed", "on_high_watermark": "high_watermarks",
         "on_offline": "offline",
     }.items():  # fmt: skip
-        of_node_1 = hear(name)
-        setattr(cluster, calls, Calls(lambda call, hear=of_node_1: hear(call) if call[0] == 1 else None))
+        setattr(cluster, calls, Calls(partial(note, name)))
     await event(cluster)
     assert heard == ORDER[event]
     await cluster.stop_all()
 
 
 class Calls:
-    """In the place of a list of a cluster's calls."""
+    """In the place of a list of a cluster's calls: of those that concern node 1."""
 
-    def __init__(self, append: Callable[[Any], None]) -> None:
-        self.append = append
+    def __init__(self, on_call: Callable[[], object]) -> None:
+        self._on_call = on_call
+
+    def append(self, call: tuple[object, ...]) -> None:
+        if call[0] == 1:
+            self._on_call()
 
 
 async def test_a_new_leaders_log_has_its_configuration_before_coordinators_hear(cluster: Cluster) -> None:
@@ -196,6 +197,6 @@ async def test_a_new_leaders_log_has_its_configuration_before_coordinators_hear(
     cluster.create(isr=(1,), min_isr=1)
     now, found = cluster.partitions["t", 0], list[int]()
     cluster.partitions["t", 0] = replace(now, config={**now.config, "segment.bytes": "2000000"})
-    cluster.led = cast(Any, Calls(lambda _call: found.append(cluster.log(1).config.segment_bytes)))
+    cluster.led = cast(Any, Calls(lambda: found.append(cluster.log(1).config.segment_bytes)))
     cluster.elect(1)
     assert found == [2_000_000]
