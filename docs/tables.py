@@ -13,6 +13,7 @@ from tidegate.node.assembly import metrics_of
 from tidegate.node.handlers import HANDLERS
 from tidegate.node.observation.client_metrics import ClientMetrics
 from tidegate.node.observation.metrics import NodeView
+from tidegate.node.serving.key_set import OF_A_FILE, KeySet
 from tidegate.node.serving.throttling import Throttling
 from tidegate.node.settings.definitions import SETTINGS, Setting
 from tidegate.runtime.clock import ManualClock
@@ -59,6 +60,7 @@ def metrics() -> str:
         ClientMetrics(),
         Throttling(dict, ManualClock(), may_act_as_node=lambda _: False),
         {},
+        KeySet(None, OF_A_FILE, ManualClock(), lambda _: None),
         lambda: NodeView([], 0, 0, 0, 0, False, 0, True, 0),
     )
     rows = sorted(

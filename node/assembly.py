@@ -49,20 +49,28 @@ from .observation.client_metrics import ClientMetrics, ClientMetricsCollector
 from .observation.metrics import Metrics, NodeView
 from .replica_events import ReplicaEvents
 from .serving.audit import Audit
-from .serving.authentication import BearerKeys, ListenerIdentity
+from .serving.authentication import ListenerIdentity
 from .serving.batch_threads import BatchThreads
 from .serving.broker import Broker
 from .serving.codecs import Codecs
 from .serving.described_topics import DescribedTopics
 from .serving.grpc_callers import GrpcAccess, GrpcGuard
 from .serving.grpc_peers import NodesOnly
-from .serving.key_set_file import KeySetFile
+from .serving.key_set import (
+    OF_A_FILE,
+    BearerKeys,
+    KeySet,
+    KeySetCollector,
+    KeySetEndpoint,
+    KeySetFile,
+    ReadTimes,
+)
 from .serving.permissions import Permissions
 from .serving.rejected_sequences import RejectedSequences
 from .serving.throttling import ThrottledCollector, Throttling
 from .settings.configuration import Configuration
 from .settings.run_time_settings import RunTimeSettings
-from .settings.security_settings import key_set_path, super_users, token_rules
+from .settings.security_settings import HttpsUrl, key_set_location, super_users, token_rules
 from .upkeep.certificate_renewal import CertificateRenewal, ExpiryCollector, Renewable
 from .upkeep.disk_reserve import DiskReserves, is_out_of_room
 from .upkeep.housekeeping import Housekeeping
@@ -110,6 +118,7 @@ class Parts:
     data_service: DataService
     identities: Mapping[str, ListenerIdentity]
     """Of the Kafka listeners and gRPC's, by their names."""
+    key_set: KeySet
     renewal: CertificateRenewal
 
 
@@ -176,6 +185,7 @@ def assemble(
             client_metrics,
             admission.throttling,
             admission.renewables,
+            admission.key_set,
             node_view,
         ),
         handled_keys=handled_keys,
@@ -219,6 +229,7 @@ def assemble(
             admission.throttling,
         ),
         identities=admission.identities,
+        key_set=admission.key_set,
         renewal=CertificateRenewal(admission.renewables, clock, foundation.fail_stop),
     )
 
@@ -391,6 +402,7 @@ def metrics_of(
     client_metrics: ClientMetrics,
     throttling: Throttling,
     renewables: Mapping[str, Renewable],
+    key_set: KeySet,
     node_view: Callable[[], NodeView],
 ) -> Metrics:
     """All that a node exports; docs/operations.md has a table made of it."""
@@ -399,6 +411,7 @@ def metrics_of(
     metrics.registry.register(ClientMetricsCollector(client_metrics))
     metrics.registry.register(ThrottledCollector(throttling))
     metrics.registry.register(ExpiryCollector(renewables))
+    metrics.registry.register(KeySetCollector(key_set))
     return metrics
 
 
@@ -414,11 +427,12 @@ class _Admission:
     throttling: Throttling
     identities: Mapping[str, ListenerIdentity]
     access: GrpcAccess
+    key_set: KeySet
     renewables: Mapping[str, Renewable]
 
 
 def _admission(foundation: Foundation, joined: _Joined) -> _Admission:
-    """Raises TlsError, KeySetError, OSError."""
+    """Raises TlsError."""
     configuration, clock, cluster = foundation.configuration, foundation.clock, joined.cluster
     audit = Audit(clock)
     permissions = _permissions(foundation, cluster, audit)
@@ -428,11 +442,12 @@ def _admission(foundation: Foundation, joined: _Joined) -> _Admission:
         configuration.quota_window(),
         may_act_as_node=permissions.may_act_as_node,
     )
-    identities = _identities(foundation, cluster)
+    key_set = _key_set(foundation)
+    identities = _identities(foundation, cluster, key_set)
     grpc_identity = identities[configuration.listeners.grpc.name]
     access = GrpcAccess(grpc_identity, permissions, on_refused=audit.call_refused)
     renewables = _renewables(foundation, joined, identities)
-    return _Admission(audit, permissions, throttling, identities, access, renewables)
+    return _Admission(audit, permissions, throttling, identities, access, key_set, renewables)
 
 
 def _grpc_server(foundation: Foundation, access: GrpcAccess) -> grpc.aio.Server:
@@ -444,10 +459,11 @@ def _grpc_server(foundation: Foundation, access: GrpcAccess) -> grpc.aio.Server:
     return server
 
 
-def _identities(foundation: Foundation, cluster: ClusterView) -> dict[str, ListenerIdentity]:
-    """How each listener for clients knows them.  Raises TlsError, KeySetError, OSError."""
+def _identities(foundation: Foundation, cluster: ClusterView, key_set: KeySet) -> dict[str, ListenerIdentity]:
+    """How each listener for clients knows them.  Raises TlsError."""
     configuration, certificates = foundation.configuration, foundation.certificates
-    bearer = _bearer_keys(foundation)
+    rules = token_rules(configuration.values)
+    bearer = None if key_set.source is None else BearerKeys(rules, key_set)
     return {
         name: ListenerIdentity(
             security,
@@ -476,12 +492,19 @@ def _renewables(
     }
 
 
-def _bearer_keys(foundation: Foundation) -> BearerKeys | None:
-    path = key_set_path(foundation.configuration.values)
-    if path is None:
-        return None
-    found, clock = KeySetFile(path, foundation.disk), foundation.clock
-    return BearerKeys(token_rules(foundation.configuration.values), lambda: found.keys(clock.wall_ms()))
+def _key_set(foundation: Foundation) -> KeySet:
+    configuration, clock, on_failure = foundation.configuration, foundation.clock, foundation.fail_stop
+    match key_set_location(configuration.values):
+        case HttpsUrl() as url:
+            times = ReadTimes(
+                refresh_s=configuration.seconds("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+                retry_s=configuration.seconds("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+                retry_s_max=configuration.seconds("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+            )
+            return KeySet(KeySetEndpoint(url), times, clock, on_failure)
+        case path:
+            source = None if path is None else KeySetFile(path, foundation.disk)
+            return KeySet(source, OF_A_FILE, clock, on_failure)
 
 
 def _permissions(foundation: Foundation, cluster: ClusterView, audit: Audit) -> Permissions:

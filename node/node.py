@@ -138,14 +138,14 @@ class Node:
                 reason="stopped while logs were opened",
             )
             return UNCLEAN_STOP_EXIT_CODE
-        except (OSError, DirectoryRefused, StartError, TlsError, KeySetError) as error:
+        except (OSError, DirectoryRefused, StartError, TlsError) as error:
             raise StartError(_reason(error)) from error
         finally:
             if self._pages is not None and not self._parts_made:
                 await self._pages.close()
         try:
             await self._start()
-        except (OSError, KafkaError, MetadataLogUnusable, StartError) as error:
+        except (OSError, KafkaError, MetadataLogUnusable, StartError, KeySetError) as error:
             await self._abandon()
             raise StartError(_reason(error)) from error
         if not self._stop_wanted.is_set():
@@ -228,9 +228,10 @@ class Node:
             Part("grpc", (), lambda: parts.grpc.stop(grace=0.5), Stage.NETWORK, self._start_network),
             Part("controller_grpc", (), self._stop_controller_grpc),
             Part("renewal", ("grpc",), parts.renewal.stop, Stage.NETWORK, parts.renewal.start),
+            Part("key_set", (), parts.key_set.stop, Stage.NETWORK, parts.key_set.start),
             Part("controller_node", ("grpc", "controller_grpc"), self._stop_controller),
             Part("controller", (), broker.controller.close),
-            Part("data_service", ("grpc",), parts.data_service.close),
+            Part("data_service", ("grpc", "key_set"), parts.data_service.close),
             Part("peers", (), parts.peers.close),
             Part("batch_threads", (), broker.batch_threads.close),
             Part("directory", (), self._close_directory),
@@ -251,7 +252,7 @@ class Node:
             Part("audit", (), broker.audit.close),
             Part("listener",
                  ("controller", "batch_threads", "peers", "directory", "replicas", "probing", "lifecycle",
-                  "groups", "transactions", "moves", "audit"),
+                  "groups", "transactions", "moves", "audit", "key_set"),
                  self._close_listener, bound, self._listen),
             Part("upkeep", ("directory", "group_commit", "replicas"),
                  parts.upkeep.stop, serving, parts.upkeep.start),

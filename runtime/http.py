@@ -1,4 +1,5 @@
-"""A read-only HTTP page server for metrics and probes: GET, small answers, one request a connection.
+"""A read-only HTTP page server for metrics and probes: GET, small answers, one request a connection.  And one
+request of a client (`ask`), with a bound on time and size.
 
 It runs on the node's own event loop on purpose: a probe that is answered proves that the loop turns.
 Requests are bounded (8 KiB of head, 5 seconds, 128 connections); anything but GET and HEAD is refused.
@@ -13,8 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import http.client
+import io
+import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from .host_names import check_host
 from .network import PortInUse
@@ -136,17 +142,70 @@ def _encode(page: Page, *, with_body: bool) -> bytes:
     return head.encode() + (page.body if with_body else b"")
 
 
+# ---- a client ----------------------------------------------------------------------------------------------
+
+
+async def ask(
+    host: str,
+    port: int,
+    target: str,
+    timeout_s: float,
+    *,
+    bytes_max: int = HEAD_BYTES_MAX,
+    tls: ssl.SSLContext | None = None,
+) -> Page:
+    """The answer to GET, whatever its status; `target`: path and query.  Raises OSError: also when the answer
+    is not whole within `timeout_s` (TimeoutError), has more than `bytes_max` bytes with its head, or is no
+    HTTP."""
+    check_host(host, port)
+    name = f"[{host}]" if ":" in host else host
+    own_port = "" if port == (80 if tls is None else 443) else f":{port}"
+    request = f"GET {target} HTTP/1.1\r\nHost: {name}{own_port}\r\nConnection: close\r\n\r\n"
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+            try:
+                writer.write(request.encode())
+                received = await _received(reader, bytes_max)
+            finally:
+                writer.transport.abort()
+    except TimeoutError as error:
+        raise TimeoutError(errno.ETIMEDOUT, f"no whole answer within {timeout_s:g} s") from error
+    return _decoded(received)
+
+
+async def _received(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
+    """All until the server closes."""
+    received = bytearray()
+    while chunk := await reader.read(bytes_max):
+        received += chunk
+        if len(received) > bytes_max:
+            raise OSError(errno.EMSGSIZE, f"the answer has more than {bytes_max} bytes")
+    return bytes(received)
+
+
+class _Received:
+    """As the socket that http.client reads an answer from."""
+
+    def __init__(self, received: bytes) -> None:
+        self._received = received
+
+    def makefile(self, _: str) -> io.BytesIO:
+        return io.BytesIO(self._received)
+
+
+def _decoded(received: bytes) -> Page:
+    answer = http.client.HTTPResponse(cast(socket.socket, _Received(received)))
+    try:
+        answer.begin()
+        return Page(answer.status, answer.headers.get_content_type(), answer.read())
+    except http.client.HTTPException as error:
+        raise OSError(errno.EBADMSG, f"the answer is no whole HTTP: {type(error).__name__}") from error
+
+
 async def get(host: str, port: int, path: str, timeout_s: float) -> str | None:
     """The body of the page; None when it does not come."""
     try:
-        check_host(host, port)
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, port)
-            try:
-                writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
-                answer = await reader.read(HEAD_BYTES_MAX)
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
+        return (await ask(host, port, path, timeout_s)).body.decode(errors="replace")
+    except OSError:
         return None
-    return answer.partition(b"\r\n\r\n")[2].decode(errors="replace")

@@ -27,7 +27,11 @@ KEYS_MAX: Final = 1_000
 
 
 class KeySetError(ValueError):
-    """Text that is no key set; the message says why."""
+    """A key set that cannot be used; the message says why."""
+
+
+class UnknownKey(TokenRefused):
+    """The token names a key that the key set does not have: a new one, or one that the client made up."""
 
 
 def parse_key_set(text: str | bytes) -> Mapping[str, jwt.PyJWK]:
@@ -35,7 +39,7 @@ def parse_key_set(text: str | bytes) -> Mapping[str, jwt.PyJWK]:
     try:
         entries = json.loads(text)["keys"]
         found = [entry for entry in entries if isinstance(entry, dict)]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise KeySetError("that is no JSON Web Key Set: an object with a list of keys") from error
     if len(found) > KEYS_MAX:
         raise KeySetError(f"{len(found)} keys are more than {KEYS_MAX}")
@@ -45,8 +49,10 @@ def parse_key_set(text: str | bytes) -> Mapping[str, jwt.PyJWK]:
             continue
         try:
             keys[str(entry.get("kid", ""))] = jwt.PyJWK(entry)
-        except jwt.PyJWTError as error:
-            raise KeySetError(f"the key {entry.get('kid')!r} cannot be used: {error}") from error
+        except Exception as error:  # the library has no bound on what it raises for a field of another kind
+            raise KeySetError(
+                f"the key {entry.get('kid')!r:.100} cannot be used: {type(error).__name__}"
+            ) from error
     if not keys:
         raise KeySetError("the key set has no public key for signatures")
     return keys
@@ -86,7 +92,7 @@ class TokenRules:
             header = jwt.get_unverified_header(token)
             key = keys.get(str(header.get("kid", "")))
             if key is None:
-                raise TokenRefused(f"no key of the key set has the id {header.get('kid')!r:.100}")
+                raise UnknownKey(f"no key of the key set has the id {header.get('kid')!r:.100}")
             if key.algorithm_name != header.get("alg"):
                 raise TokenRefused(f"the token's algorithm {header.get('alg')!r:.20} is not its key's")
             claims: Mapping[str, Any] = jwt.decode(

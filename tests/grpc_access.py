@@ -1,19 +1,31 @@
-"""Who may call the gRPC services of a test's node."""
+"""Who may call the gRPC services of a test's node, and the keys of its bearer tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from tidegate.node.serving.authentication import BearerKeys, ListenerIdentity
+from jwt import PyJWK
+from tidegate.node.serving.authentication import ListenerIdentity
 from tidegate.node.serving.grpc_callers import GrpcAccess, OnRefused
+from tidegate.node.serving.key_set import OF_A_FILE, BearerKeys, KeySet, KeySetFile
 from tidegate.node.serving.permissions import Permissions
 from tidegate.node.settings.definitions import SETTINGS
 from tidegate.node.settings.security_settings import listener_security
-from tidegate.runtime.clock import Clock, SystemClock
+from tidegate.runtime.clock import Clock, ManualClock, SystemClock
+from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.listeners import Listener, SecurityProtocol
+from tidegate.security.bearer_tokens import TokenRules
 from tidegate.security.records import SecurityRecords
 from tidegate.security.session_tokens import SessionTokens
+
+
+def bearer_keys(rules: TokenRules, keys: Mapping[str, PyJWK]) -> BearerKeys:
+    """Keys that stay."""
+    key_set = KeySet(KeySetFile(Path("unread"), RealDisk()), OF_A_FILE, ManualClock(), lambda _: None)
+    key_set.keys = keys
+    return BearerKeys(rules, key_set)
 
 
 def open_access() -> GrpcAccess:

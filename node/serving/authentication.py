@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from ...runtime.clock import Clock
 from ...runtime.tls import MutualTls, ServerTls, certified_nodes
-from ...security.bearer_tokens import TokenRules
 from ...security.delegation_tokens import is_valid, token_password
 from ...security.principals import ANONYMOUS, USER_TYPE, InvalidPrincipal, Principal, distinguished_name
 from ...security.records import SecurityRecords
@@ -45,18 +43,11 @@ from ...security.scram import (
     credential_of,
 )
 from ..settings.security_settings import SCRAM_MECHANISMS, ListenerSecurity
+from .key_set import BearerKeys
 
 NONCE_BYTES: Final = 24
 TOKEN_EXTENSION: Final = "tokenauth"
 TOKEN_CREDENTIALS_MAX: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class BearerKeys:
-    """The rules for bearer tokens, and the keys that sign them."""
-
-    rules: TokenRules
-    keys: Callable[[], Mapping[str, Any]]
 
 
 class ListenerIdentity:
@@ -152,7 +143,7 @@ class ListenerIdentity:
         """Raises TokenRefused."""
         if self._bearer is None:
             raise TokenRefused("no key set is configured (sasl.oauthbearer.jwks.endpoint.url)")
-        return self._bearer.rules.identity(token, self._bearer.keys(), now_ms)
+        return self._bearer.identity(token, now_ms)
 
     def now_ms(self) -> int:
         return self.clock.wall_ms()

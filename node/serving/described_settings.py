@@ -56,6 +56,9 @@ _TYPES: Final = {
     "offsets.topic.replication.factor": _SHORT,
     "queued.max.request.bytes": ConfigType.LONG.value,
     "replica.lag.time.max.ms": ConfigType.LONG.value,
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": ConfigType.LONG.value,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": ConfigType.LONG.value,
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": ConfigType.LONG.value,
     "transaction.state.log.replication.factor": _SHORT,
 }
 

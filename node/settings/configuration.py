@@ -47,7 +47,7 @@ from .security_settings import (
     ListenerSecurity,
     SecuritySettingError,
     first_users,
-    key_set_path,
+    key_set_location,
     listener_security,
     setting_of_listener,
     super_users,
@@ -399,7 +399,7 @@ def _security(
         }
         super_users(values["super.users"])
         first_users(values["bootstrap.scram.credentials"])
-        key_set_path(values)
+        key_set_location(values)
     except SecuritySettingError as error:
         raise ConfigurationError(str(error)) from error
     return security, node_tls

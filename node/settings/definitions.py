@@ -160,8 +160,18 @@ SETTINGS: Final[dict[str, Setting]] = {
         524_288, "Bytes of a request of a client that has not authenticated.", 1
     ),
     "sasl.oauthbearer.jwks.endpoint.url": Setting(
-        str, "", "The keys that sign bearer tokens: file:///path to a JSON Web Key Set, read when it changes."
+        str,
+        "",
+        "The keys that sign bearer tokens, a JSON Web Key Set: file:///path, read when it changes, or "
+        "https://host/path, of which the system's authorities vouch.",
     ),
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": _int(
+        3_600_000, "How often an https:// key set is fetched; sooner for a token with an unknown key.", 1
+    ),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": _int(
+        100, "The wait after a fetch that failed; twice as long after each further one.", 1
+    ),
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _int(10_000, "The longest such wait.", 1),
     "sasl.oauthbearer.expected.audience": Setting(
         list, [], "A bearer token is for one of these (aud); empty: for anyone."
     ),

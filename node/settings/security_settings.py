@@ -17,7 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+from ...runtime.host_names import host_problem
 from ...runtime.listeners import Listener, SecurityProtocol
 from ...runtime.tls import VERSIONS, ClientAuth, TlsFiles, TlsOptions
 from ...security.bearer_tokens import TokenRules
@@ -31,6 +33,7 @@ LISTENER_PREFIX: Final = "listener.name."
 PEM: Final = "PEM"
 SCRAM_MECHANISMS: Final = {each.mechanism_name: each for each in ScramMechanism}
 MECHANISMS: Final = (*SCRAM_MECHANISMS, PLAIN, OAUTHBEARER)
+KEY_SET_URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
 JAAS_CONFIG: Final = "sasl.jaas.config"
 CONNECTIONS_UNBOUNDED: Final = 2**31 - 1
 MAX_CONNECTIONS: Final = "max.connections"
@@ -225,16 +228,52 @@ def first_users(text: str) -> tuple[FirstUser, ...]:
         raise SecuritySettingError(f"bootstrap.scram.credentials: {error}") from error
 
 
-def key_set_path(values: Mapping[str, Any]) -> Path | None:
-    """The file of the keys of bearer tokens; None where there are none.  Raises SecuritySettingError."""
-    url = values["sasl.oauthbearer.jwks.endpoint.url"]
+@dataclass(frozen=True, slots=True)
+class HttpsUrl:
+    """Its text has no query: a secret may stand there."""
+
+    host: str
+    port: int
+    path: str
+    query: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return f"https://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}{self.path}"
+
+    @property
+    def target(self) -> str:
+        """What a request names."""
+        return f"{self.path}?{self.query}" if self.query else self.path
+
+
+def key_set_location(values: Mapping[str, Any]) -> Path | HttpsUrl | None:
+    """Where the keys of bearer tokens are; None where there are none.  Raises SecuritySettingError, which
+    shows nothing of the URL."""
+    url = values[KEY_SET_URL]
     if not url:
         return None
-    if not url.startswith("file:///"):
+    if url.startswith("file:///"):
+        return Path(url.removeprefix("file://"))
+    if url.lower().startswith("http://"):
         raise SecuritySettingError(
-            "sasl.oauthbearer.jwks.endpoint.url: only files are read, as file:///path/to/jwks.json"
+            f"{KEY_SET_URL}: over http:// another machine could answer with keys of its own, and sign tokens "
+            "of any user with them: write https://, or file:///path/to/jwks.json"
         )
-    return Path(url.removeprefix("file://"))
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", 443 if parts.port is None else parts.port
+    except ValueError as error:
+        raise SecuritySettingError(f"{KEY_SET_URL} is no URL: {error}") from error
+    problem = None
+    if port == 0 or not url.isascii() or any(each.isspace() or not each.isprintable() for each in url):
+        problem = "it holds what a URL cannot hold"
+    elif parts.scheme != "https" or not host:
+        problem = "write file:///path/to/jwks.json or https://host/path"
+    elif parts.username is not None or parts.fragment:
+        problem = "no user, no password and no fragment can stand there"
+    if problem := problem or host_problem(host):
+        raise SecuritySettingError(f"{KEY_SET_URL}: {problem}")
+    return HttpsUrl(host, port, parts.path or "/", parts.query)
 
 
 def token_rules(values: Mapping[str, Any]) -> TokenRules:

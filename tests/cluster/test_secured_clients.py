@@ -24,12 +24,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric import ec
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from tidegate.client import Admin
+from tidegate.client.connecting.errors import FatalError
 from tidegate.processes.local_cluster import LocalCluster
-from tidegate.runtime.network import port_is_free
+from tidegate.runtime.network import free_port, port_is_free
 from tidegate.runtime.tls import TlsFiles
 from tidegate.security.client_security import ClientSecurity
 from tidegate.security.first_users import FirstUser
 from tidegate.tests.certificates import Authority
+from tidegate.tests.eventually import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -59,6 +61,15 @@ class Secured:
         return context
 
 
+def free_base() -> int:
+    """A first port; those of the other uses follow."""
+    return next(
+        base
+        for base in range(17_001, 29_001, 1000)
+        if all(port_is_free(base + STEP * use) for use in range(len(USES)))
+    )
+
+
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
     authority = Authority(tmp_path / "tls")
@@ -68,11 +79,7 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
     (tmp_path / "jwks.json").write_text(json.dumps({"keys": [public | {"kid": "k", "use": "sig"}]}))
     now = int(time.time())
     claims = {"sub": "alice", "aud": "tidegate", "iss": "tests", "iat": now, "exp": now + 600, "scope": ""}
-    base = next(
-        base
-        for base in range(17_001, 29_001, 1000)
-        if all(port_is_free(base + STEP * use) for use in range(len(USES)))
-    )
+    base = free_base()
     listeners = [f"{use}://127.0.0.1:{base + STEP * number}" for number, use in enumerate(USES)]
     settings = {
         "listeners": listeners,
@@ -246,3 +253,51 @@ async def test_a_token_of_another_issuer_is_refused(secured: Secured) -> None:
     settings = of_librdkafka(secured, "SCRAM-SHA-512") | {"sasl.password": "x"}
     with pytest.raises(KafkaException):
         await asyncio.to_thread(AdminClient(settings).list_topics, timeout=3)
+
+
+async def test_the_keys_of_an_endpoint_that_comes_after_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path / "tls")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    own, key, port = authority.issue("127.0.0.1"), ec.generate_private_key(ec.SECP256R1()), free_port()
+    public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
+    key_set = json.dumps({"keys": [public | {"kid": "k", "use": "sig"}]}).encode()
+    base = free_base()
+    ports = {name: base + STEP * number for number, name in enumerate((*USES[:4], "SASL_PLAINTEXT"))}
+    settings = {
+        "listeners": [f"{name}://127.0.0.1:{each}" for name, each in ports.items()],
+        "listener.security.protocol.map": [
+            f"{name}:{name if name.startswith('S') else 'PLAINTEXT'}" for name in ports
+        ],
+        "sasl.enabled.mechanisms": ["OAUTHBEARER"],
+        "sasl.oauthbearer.jwks.endpoint.url": f"https://127.0.0.1:{port}/keys",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": 100,
+    }
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(key_set) + key_set)
+        writer.close()
+
+    async def is_known() -> bool:
+        token = jwt.encode({"sub": "alice", "exp": int(time.time()) + 60}, key, "ES256", headers={"kid": "k"})
+        security = ClientSecurity("SASL_PLAINTEXT", mechanism="OAUTHBEARER", bearer_token=lambda: token)
+        admin = Admin(f"127.0.0.1:{ports['SASL_PLAINTEXT']}", security=security)
+        try:
+            await admin.start()
+        except FatalError:
+            return False
+        finally:
+            await admin.close()
+        return True
+
+    cluster = LocalCluster(tmp_path / "cluster", 1, settings, base_port=base)
+    await cluster.up()
+    assert not await is_known()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(own.certificate), str(own.key))
+    server = await asyncio.start_server(answer, "127.0.0.1", port, ssl=context)
+    await eventually(is_known)
+    server.close()
+    await cluster.down()

@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
-from tidegate.node.serving.authentication import Authentication, BearerKeys, ListenerIdentity
+from tidegate.node.serving.authentication import Authentication, ListenerIdentity
 from tidegate.node.settings.security_settings import ListenerSecurity
 from tidegate.runtime.clock import ManualClock
 from tidegate.runtime.listeners import SecurityProtocol
@@ -34,6 +34,7 @@ from tidegate.security.principals import Principal, SslPrincipalMapper
 from tidegate.security.records import SecurityRecords
 from tidegate.security.sasl_mechanisms import OAUTHBEARER, PLAIN
 from tidegate.security.scram import ITERATIONS_MIN, ScramClient, ScramMechanism, credential_of
+from tidegate.tests.grpc_access import bearer_keys
 from tidegate.wire import api, codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import KafkaError
@@ -96,7 +97,7 @@ class World:
         rules = TokenRules(audiences=frozenset({"tidegate"}), issuer="issuer", clock_skew_s=0)
         self.identity = ListenerIdentity(
             security, clock=self.clock, records=lambda: records, token_secret=SECRET,
-            bearer=BearerKeys(rules, lambda: keys),
+            bearer=bearer_keys(rules, keys),
         )  # fmt: skip
         self.bearer = self.signed({}, self.key)
         self.forged = self._forged()

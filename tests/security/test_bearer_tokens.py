@@ -99,7 +99,9 @@ def test_audience_and_issuer_are_checked_only_where_they_are_set() -> None:
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"keys": 5}', '{"keys": []}', '{"keys": [{"kty": "oct", "k": "YQ"}]}',
-             '{"keys": [{"kty": "RSA", "n": "x"}]}'],
+             '{"keys": [{"kty": "RSA", "n": "x"}]}', '{"keys": [{"kty": "RSA", "n": 5, "e": [], "alg": {}}]}',
+             "[" * 100_000],
+    ids=itertools.count(),
 )  # fmt: skip
 def test_text_that_is_no_key_set_is_refused(text: str) -> None:
     with pytest.raises(KeySetError):

@@ -17,7 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from tidegate.node.data.data_service import ERROR_DETAIL_KEY
 from tidegate.node.serving import grpc_callers
-from tidegate.node.serving.authentication import BearerKeys
+from tidegate.node.serving.key_set import BearerKeys
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.runtime.clock import SystemClock
@@ -43,7 +43,7 @@ from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.spark.session import local_session
 from tidegate.tests.certificates import Authority
-from tidegate.tests.grpc_access import access
+from tidegate.tests.grpc_access import access, bearer_keys
 from tidegate.wire.errors import ErrorCode
 
 from .served import TOPIC_ID, ServedCluster, committed, history
@@ -407,7 +407,7 @@ def test_a_bearer_token_is_an_identity(tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
     keys = parse_key_set(json.dumps({"keys": [public | {"kid": "k", "use": "sig"}]}))
-    bearer = BearerKeys(TokenRules(audiences=frozenset({"tidegate"})), lambda: keys)
+    bearer = bearer_keys(TokenRules(audiences=frozenset({"tidegate"})), keys)
 
     def token(signer: Any = key, **claims: Any) -> str:
         now = int(time.time())
