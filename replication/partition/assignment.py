@@ -47,8 +47,10 @@ class Assignment:
 
     @property
     def min_insync_replicas(self) -> int:
-        """The topic's `min.insync.replicas`, 1 when the configuration does not say."""
-        return int(self.config.get("min.insync.replicas", "1"))
+        """The topic's `min.insync.replicas`; 1 when the configuration does not say, or says what only a later
+        version knows, as the controller reads it (`TopicState.min_in_sync_replicas`)."""
+        text = self.config.get("min.insync.replicas", "1").strip()
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1
 
     def does_without(self, node_id: int) -> bool:
         """Another replica leads, and this one is neither in the ISR nor an eligible leader: no committed

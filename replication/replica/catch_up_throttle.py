@@ -73,9 +73,9 @@ def is_throttled(replicas: str, partition: int, node_id: int) -> bool:
 
 @lru_cache(maxsize=256)
 def _pairs(replicas: str) -> frozenset[str]:
-    """All replicas of a topic share one; a move of a large topic names thousands."""
+    """All replicas of a topic share one; a move of a large topic names thousands.  What is no pair of
+    numbers, because a later version knows it, names no replica."""
+    pairs = (part.split(":") for part in replicas.replace(" ", "").split(","))
     return frozenset(
-        ":".join(str(int(number)) for number in part.split(":"))
-        for part in replicas.split(",")
-        if part.strip()
+        ":".join(str(int(number)) for number in pair) for pair in pairs if all(map(str.isdecimal, pair))
     )

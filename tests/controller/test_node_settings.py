@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 from tidegate.controller.planning.node_settings import effective, plan_node_configuration
 from tidegate.controller.planning.plan import Plan
-from tidegate.controller.state.broker_settings import CATCH_UP_SETTING, CLEANER_SETTING
+from tidegate.controller.state import model
+from tidegate.controller.state.broker_settings import BROKER_SETTINGS, CATCH_UP_SETTING, CLEANER_SETTING
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ALL_NODES, METADATA_VERSION
+from tidegate.controller.state.topic_defaults import CONTROLLERS_DEFAULTS
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
+from tidegate.storage.topic_config import TOPIC_CONFIGS
+from tidegate.tests.architecture.source import parse, product_sources
 from tidegate.wire.errors import ErrorCode
 
 from .test_planner import PlannerCluster
@@ -152,3 +158,38 @@ def test_an_unregistered_node_leaves_no_settings_behind(controller: PlannerClust
     )
     assert 2 not in controller.state.brokers
     assert controller.state.node_configs == {ALL_NODES: FROM_THE_START}
+
+
+def read_by_the_controller() -> dict[str, str]:
+    """Topic setting -> a module of controller/ that reads it from a topic's configuration."""
+    found: dict[str, str] = {}
+    for path, tree in parse(product_sources()):
+        if not path.startswith("controller/"):
+            continue
+        for node in ast.walk(tree):
+            match node:
+                case (
+                    ast.Call(func=ast.Attribute(attr="_value"), args=[key, *_])
+                    | ast.Call(
+                        func=ast.Attribute(attr="get", value=ast.Attribute(attr="config")), args=[key, *_]
+                    )
+                    | ast.Subscript(value=ast.Attribute(attr="config"), slice=key)
+                ):
+                    pass
+                case _:
+                    continue
+            name = key.value if isinstance(key, ast.Constant) else vars(model).get(ast.unparse(key))
+            if name in TOPIC_CONFIGS:
+                found[str(name)] = path
+    return found
+
+
+def test_what_the_controller_reads_of_topics_has_one_default_for_all_brokers() -> None:
+    """Else the controller acts on its own default where an operator has set another one for the cluster."""
+    read = read_by_the_controller()
+    assert read.keys() > set(CONTROLLERS_DEFAULTS)
+    for key, path in read.items():
+        setting = BROKER_SETTINGS.get(TOPIC_CONFIGS[key].broker_name)
+        if setting is not None:
+            assert key in CONTROLLERS_DEFAULTS, f"{path} reads {key}: a row of CONTROLLERS_DEFAULTS"
+            assert setting.of_cluster, f"{path} reads {key}: its broker_name belongs into _OF_CLUSTER"

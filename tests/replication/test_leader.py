@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 from tidegate.controller.state.eligibility import Eligibility
-from tidegate.replication.partition.assignment import IsrMember, IsrResult
+from tidegate.controller.state.model import TopicState
+from tidegate.replication.partition.assignment import Assignment, IsrMember, IsrResult
 from tidegate.replication.partition.isr_change import (
     JOIN_PAUSED,
     REFUSED,
@@ -669,3 +671,12 @@ def test_an_acknowledgement_is_decided_by_the_state_at_completion() -> None:
     assert leader.commit_state(10) is ErrorCode.NONE
     leader.on_metadata(8, (1,))
     assert leader.commit_state(10) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+@pytest.mark.parametrize("text", ["2", " 2 ", "0", "7", "", "-1", "two", "2.0", "9" * 12])
+def test_leader_and_controller_read_min_insync_replicas_alike(text: str) -> None:
+    """Also a value that only a later version knows."""
+    config, replicas = {"min.insync.replicas": text}, (1, 2, 3)
+    topic = TopicState("t", UUID(int=1), config)
+    assignment = Assignment("t", topic.topic_id, 0, replicas, replicas, 1, 1, 1, config)
+    assert max(1, min(assignment.min_insync_replicas, 3)) == topic.min_in_sync_replicas(replicas)

@@ -95,6 +95,8 @@ def test_replicas_are_named_by_partition_and_broker_or_all_of_them() -> None:
     assert not is_throttled("", 0, 1)
     assert not is_throttled("7:90", 7, 9)
     assert not is_throttled("9:7", 7, 9)
+    assert not is_throttled("rack:a,7:x,:", 7, 9), "a form of a later version"
+    assert is_throttled("rack:a,7:9", 7, 9)
 
 
 def test_what_was_sent_without_a_rate_is_no_debt_of_a_later_rate() -> None:
