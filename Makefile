@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+SECURED := $(addprefix tests/cluster/,test_java_clients.py test_kafkajs_client.py test_platformatic_client.py test_go_clients.py)
+
 .DEFAULT_GOAL := help
-.PHONY: help install check version foreign-clients foreign-systems foreign-tools rolling-upgrade quotas test lint sizes demo proto lock audit image clean
+.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools rolling-upgrade quotas test lint sizes demo proto lock audit image clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -24,6 +26,13 @@ demo: install ## run the main job on three nodes, with two kills, and check ever
 
 foreign-clients: install ## fetch and build the Kafka clients of other languages that the tests use (Maven, npm, Go)
 	$(BIN)/python tests/foreign_clients.py
+
+secured-clients: foreign-clients ## all that these clients are tried for, and Kafka's tools, as users: SCRAM-SHA-512, certificates, bearer tokens (minutes)
+	$(BIN)/python -m pytest $(SECURED) --secured SCRAM-SHA-512
+	$(BIN)/python -m pytest $(SECURED) --secured SSL
+	@# kafka-go has no OAUTHBEARER
+	$(BIN)/python -m pytest $(SECURED) --secured OAUTHBEARER -k "not TestKafkaGo"
+	$(BIN)/python -m pytest tests/secured_tools
 
 foreign-systems: install ## run Kafka Streams, Flink and Kafka's own copier on three nodes that are killed (Maven; minutes)
 	$(BIN)/python tests/foreign_clients.py systems

@@ -65,6 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-transcripts", action="store_true", help="write what happens into tests/transcripts"
     )
+    parser.addoption(
+        "--secured", help="WAY: the shared cluster's clients log in (tests/cluster/secured_ways.py)"
+    )
 
 
 def pytest_configure() -> None:

@@ -22,19 +22,25 @@ from tidegate.wire.api import ApiKey
 from .conformance import Asker
 from .programs import CASE_TIMEOUT_S, case_of
 from .protocol_cases import World, produce, records
+from .secured_ways import SecuredCluster
 from .witness import kept_up
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def shared_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster]:
     """A healthy three-node cluster.  The first members of a group wait for others shorter than three seconds,
-    and those of the new protocol hear of changes sooner than after five."""
+    and those of the new protocol hear of changes sooner than after five.  With `--secured WAY` it is a
+    SecuredCluster."""
     settings = {
         "group.initial.rebalance.delay.ms": 500,
         "group.consumer.heartbeat.interval.ms": 500,
         "debug.validate": True,
     }
-    with kept_up(LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3, settings=settings)) as cluster:
+    folder, way = tmp_path_factory.mktemp("cluster"), request.config.getoption("--secured")
+    made = SecuredCluster(folder, way, settings) if way else LocalCluster(folder, 3, settings)
+    with kept_up(made) as cluster:
         yield cluster
 
 

@@ -12,6 +12,8 @@ from tidegate.processes.local_cluster import LocalCluster
 from tidegate.tests.foreign_clients import Broken, Missing, Program
 from tidegate.tests.machine import Need, lacks
 
+from .secured_ways import SecuredCluster
+
 CASE_TIMEOUT_S = 90
 
 
@@ -21,10 +23,9 @@ def at_work(
     cluster: LocalCluster,
     cases: Sequence[str],
     folders: pytest.TempPathFactory,
-    environment: dict[str, str] | None = None,
 ) -> Iterator[Program]:
-    """One process for all these cases; `environment`: what it has besides this process's.
-    Without the client their tests are skipped (tests/machine.py)."""
+    """One process for all these cases.  Without the client their tests are skipped (tests/machine.py)."""
+    environment = cluster.environment_of_programs if isinstance(cluster, SecuredCluster) else None
     try:
         log = folders.mktemp(name) / "program.log"
         program = Program(name, cluster.bootstrap, cases, log, environment)

@@ -19,6 +19,7 @@ from tidegate.processes.local_cluster import LocalCluster
 from tidegate.tests.foreign_clients import Program
 
 from .programs import CASE_TIMEOUT_S, at_work, cases_of_module, numbered
+from .secured_ways import security_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("java-clients"), pytest.mark.timeout(180)]
 
@@ -280,7 +281,7 @@ class TestClientTelemetry:
     ) -> None:
         """KIP-714: Java clients push what a subscription asks for, without a setting of their own."""
         client_id, instance = pushed(shared_cluster, version.removeprefix("java-"))
-        with Admin(shared_cluster.bootstrap) as admin:
+        with Admin(shared_cluster.bootstrap, security=security_of(shared_cluster)) as admin:
             admin.create_topics([NewTopic(client_id, 1)])  # the sign that the producer may end
         saw = program.saw("whatAProducerPushesIsOnThePageForPrometheus", CASE_TIMEOUT_S)
         assert instance in saw["instances"]

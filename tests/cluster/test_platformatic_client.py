@@ -17,6 +17,7 @@ from tidegate.processes.local_cluster import LocalCluster
 from tidegate.tests.foreign_clients import Program
 
 from .programs import at_work, cases_of_module, numbered
+from .secured_ways import security_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("platformatic-client"), pytest.mark.timeout(180)]
 
@@ -46,12 +47,14 @@ def committed(shared_cluster: LocalCluster) -> Committed:
     Kafka."""
 
     async def read(topic: str) -> list[str]:
-        async with Admin(shared_cluster.bootstrap) as admin:
+        security = security_of(shared_cluster)
+        async with Admin(shared_cluster.bootstrap, security=security) as admin:
             (description,) = await admin.describe_topics([topic], config=False)
             partitions = [(topic, each.partition) for each in description.partitions]
             ends = await admin.end_offsets(partitions)
         values: list[str] = []
-        async with Consumer(shared_cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        settings: dict[str, Any] = {"auto_offset_reset": "earliest", "security": security}
+        async with Consumer(shared_cluster.bootstrap, **settings) as consumer:
             consumer.assign(partitions)
             while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
                 values += [(record.value or b"").decode() for record in await consumer.poll()]

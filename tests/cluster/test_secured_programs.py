@@ -1,12 +1,12 @@
-"""The Java clients and kafkajs, unmodified, as users of a secured cluster: SCRAM-SHA-512 over TLS.
+"""Clients in Java, JavaScript and Go, unmodified, as users of a secured cluster: SCRAM-SHA-512, certificates,
+bearer tokens.
 
-The cases are those of test_java_clients.py and test_kafkajs_client.py; what they must see is the same.
+The cases are two of those that these clients have without security; what they must see is the same.  All of
+them over each way: `make secured-clients`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,30 +15,25 @@ from tidegate.processes.local_cluster import LocalCluster
 from tidegate.tests.foreign_clients import Program
 
 from .programs import at_work, cases_of_module, numbered
+from .secured_ways import WAYS, SecuredCluster
+from .witness import kept_up
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("secured-programs"), pytest.mark.timeout(240)]
 
 
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    cluster = LocalCluster(tmp_path_factory.mktemp("secured"), 3, with_users=True)
-    asyncio.run(cluster.up())
-    yield cluster
-    asyncio.run(cluster.down())
+@pytest.fixture(scope="module", params=WAYS)
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalCluster]:
+    with kept_up(SecuredCluster(tmp_path_factory.mktemp("secured"), request.param, {})) as cluster:
+        yield cluster
 
 
-@pytest.fixture(scope="module", params=["java-3.9", "java-4", "kafkajs"])
+@pytest.fixture(scope="module", params=["java-3.9", "java-4", "kafkajs", "sarama"])
 def program(
     request: pytest.FixtureRequest, secured: LocalCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Program]:
-    user = secured.administrator.security()
-    sasl = {"mechanism": "scram-sha-512", "username": user.username, "password": user.password}
-    environment = {
-        "CLIENT_PROPERTIES": str(secured.administrator.properties_path),
-        "CLIENT_SECURITY": json.dumps({"ca": str(secured.certificates.authorities), "sasl": sasl}),
-    }
-    cases = cases_of_module(request)
-    with at_work(request.param, secured, cases, tmp_path_factory, environment) as program:
+    with at_work(request.param, secured, cases_of_module(request), tmp_path_factory) as program:
         yield program
 
 

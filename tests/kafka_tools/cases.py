@@ -204,6 +204,7 @@ CONFIGS = [
     _t(
         "kafka-configs",
         "--entity-type brokers --entity-default --alter --delete-config log.cleaner.threads",
+        until="Completed",  # the broker that is asked may not have the change before yet
         differs=_NO_THREADS,
     ),
     _t("kafka-configs", "--entity-type brokers --entity-name 1 --alter --add-config node.id=7"),

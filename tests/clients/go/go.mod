@@ -6,4 +6,5 @@ go 1.24
 require (
 	github.com/IBM/sarama v1.61.1
 	github.com/segmentio/kafka-go v0.4.51
+	github.com/xdg-go/scram v1.1.2
 )

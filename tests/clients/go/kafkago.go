@@ -5,9 +5,12 @@ import (
 	"errors"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
+	"github.com/segmentio/kafka-go/sasl"
+	"github.com/segmentio/kafka-go/sasl/scram"
 )
 
 var kafkaGoCases = map[string]testCase{
@@ -26,7 +29,7 @@ func bounded() (context.Context, context.CancelFunc) {
 }
 
 func kafkaGoClient(brokers []string) *kafka.Client {
-	return &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: patience}
+	return &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: patience, Transport: kafkaGoTransport()}
 }
 
 func kafkaGoTopic(brokers []string, partitions int) string {
@@ -53,6 +56,31 @@ func kafkaGoTopic(brokers []string, partitions int) string {
 	return topic
 }
 
+// It has no OAUTHBEARER.
+func kafkaGoMechanism(proof *proofOfIdentity) sasl.Mechanism {
+	if proof.Way == "SSL" {
+		return nil
+	}
+	return got(scram.Mechanism(scram.SHA512, proof.Username, proof.Password))
+}
+
+// One for all cases: it keeps the connections.
+var kafkaGoTransport = sync.OnceValue(func() kafka.RoundTripper {
+	proof := security()
+	if proof == nil {
+		return kafka.DefaultTransport
+	}
+	return &kafka.Transport{TLS: proof.tls(), SASL: kafkaGoMechanism(proof)}
+})
+
+func kafkaGoDialer() *kafka.Dialer {
+	proof := security()
+	if proof == nil {
+		return kafka.DefaultDialer
+	}
+	return &kafka.Dialer{Timeout: patience, DualStack: true, TLS: proof.tls(), SASLMechanism: kafkaGoMechanism(proof)}
+}
+
 type byNumber struct{}
 
 func (byNumber) Balance(message kafka.Message, partitions ...int) int {
@@ -65,6 +93,7 @@ func kafkaGoFill(brokers []string, topic string, codec kafka.Compression, values
 	writer := &kafka.Writer{
 		Addr: kafka.TCP(brokers...), Topic: topic, RequiredAcks: kafka.RequireAll, Compression: codec,
 		BatchTimeout: 10 * time.Millisecond, Balancer: byNumber{}, MaxAttempts: 20,
+		Transport: kafkaGoTransport(),
 	}
 	batch := make([]kafka.Message, len(values))
 	for number, value := range values {
@@ -78,6 +107,7 @@ func kafkaGoReader(brokers []string, group, topic string) *kafka.Reader {
 	return kafka.NewReader(kafka.ReaderConfig{
 		Brokers: brokers, GroupID: group, Topic: topic, MaxWait: 100 * time.Millisecond, HeartbeatInterval: 300 * time.Millisecond,
 		StartOffset: kafka.FirstOffset, IsolationLevel: kafka.ReadCommitted, ReadBatchTimeout: 2 * time.Second,
+		Dialer: kafkaGoDialer(),
 	})
 }
 
@@ -86,6 +116,7 @@ func kafkaGoRead(brokers []string, topic string, partition, count int) []string 
 	defer cancel()
 	reader := kafka.NewReader(kafka.ReaderConfig{
 		Brokers: brokers, Topic: topic, Partition: partition, MaxWait: 100 * time.Millisecond, IsolationLevel: kafka.ReadCommitted,
+		Dialer: kafkaGoDialer(),
 	})
 	defer reader.Close()
 	must(reader.SetOffset(kafka.FirstOffset))

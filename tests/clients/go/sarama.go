@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
 )
 
 var saramaCases = map[string]testCase{
@@ -37,7 +38,43 @@ func saramaConfig() *sarama.Config {
 	config.Consumer.IsolationLevel = sarama.ReadCommitted
 	config.Consumer.Group.Heartbeat.Interval = 300 * time.Millisecond
 	config.Metadata.RefreshFrequency = 2 * time.Second
+	if proof := security(); proof != nil {
+		saramaSecure(config, proof)
+	}
 	return config
+}
+
+func saramaSecure(config *sarama.Config, proof *proofOfIdentity) {
+	config.Net.TLS.Enable = true
+	config.Net.TLS.Config = proof.tls()
+	switch proof.Way {
+	case "SCRAM-SHA-512":
+		config.Net.SASL.Enable = true
+		config.Net.SASL.Mechanism = sarama.SASLTypeSCRAMSHA512
+		config.Net.SASL.User, config.Net.SASL.Password = proof.Username, proof.Password
+		config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &saramaScram{} }
+	case "OAUTHBEARER":
+		config.Net.SASL.Enable = true
+		config.Net.SASL.Mechanism = sarama.SASLTypeOAuth
+		config.Net.SASL.TokenProvider = saramaToken(proof.Token)
+	}
+}
+
+type saramaToken string
+
+func (token saramaToken) Token() (*sarama.AccessToken, error) {
+	return &sarama.AccessToken{Token: string(token)}, nil
+}
+
+// sarama leaves the exchange to its user.
+type saramaScram struct{ *scram.ClientConversation }
+
+func (exchange *saramaScram) Begin(user, password, authorization string) error {
+	client, err := scram.SHA512.NewClient(user, password, authorization)
+	if err == nil {
+		exchange.ClientConversation = client.NewConversation()
+	}
+	return err
 }
 
 func saramaAdmin(brokers []string) sarama.ClusterAdmin {

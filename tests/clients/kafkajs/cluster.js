@@ -9,12 +9,15 @@ const { Kafka, logLevel } = require('kafkajs')
 
 const PATIENCE_MS = 30_000
 
-// Of the environment: {"ca": file, "cert": file, "key": file, "sasl": {...}}, or nothing.
+// Of the environment, or nothing: tests/cluster/secured_ways.py says what it has.
 function security() {
   if (!process.env.CLIENT_SECURITY) return {}
-  const { ca, cert, key, sasl } = JSON.parse(process.env.CLIENT_SECURITY)
-  const read = file => file && readFileSync(file, 'utf8')
-  return { ssl: { ca: [read(ca)], cert: read(cert), key: read(key) }, sasl }
+  const { way, ca, certificate, username, password, token } = JSON.parse(process.env.CLIENT_SECURITY)
+  const read = file => (file ? readFileSync(file, 'utf8') : undefined)
+  const ssl = { ca: [read(ca)], cert: read(certificate), key: read(certificate) }
+  if (way === 'SSL') return { ssl }
+  if (way === 'OAUTHBEARER') return { ssl, sasl: { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: token }) } }
+  return { ssl, sasl: { mechanism: way.toLowerCase(), username, password } }
 }
 
 class Cluster {

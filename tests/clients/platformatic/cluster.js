@@ -2,14 +2,25 @@
 // The cluster under test: clients of it, and what several cases ask of it.
 
 const { randomUUID } = require('node:crypto')
+const { readFileSync } = require('node:fs')
 const { setTimeout: pause } = require('node:timers/promises')
 const { Admin, Consumer, Producer, stringDeserializers, stringSerializers } = require('@platformatic/kafka')
 
 const PATIENCE_MS = 30_000
 
+// Of the environment, or nothing: tests/cluster/secured_ways.py says what it has.
+function security() {
+  if (!process.env.CLIENT_SECURITY) return {}
+  const { way, ca, certificate, username, password, token } = JSON.parse(process.env.CLIENT_SECURITY)
+  const read = file => (file ? readFileSync(file, 'utf8') : undefined)
+  const tls = { ca: [read(ca)], cert: read(certificate), key: read(certificate) }
+  if (way === 'SSL') return { tls }
+  return { tls, sasl: way === 'OAUTHBEARER' ? { mechanism: way, token } : { mechanism: way, username, password } }
+}
+
 class Cluster {
   constructor(bootstrap) {
-    this.base = { bootstrapBrokers: bootstrap.split(','), clientId: 'platformatic', retries: 100, retryDelay: 200 }
+    this.base = { bootstrapBrokers: bootstrap.split(','), clientId: 'platformatic', retries: 100, retryDelay: 200, ...security() }
     this.admin = new Admin(this.base)
   }
 

@@ -1,0 +1,1 @@
+"""Clients held to their quotas for more than a minute: `make quotas`."""
