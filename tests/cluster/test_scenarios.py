@@ -22,8 +22,8 @@ LOUD_LINES_PER_FAULT_MAX = 8
 """Of three nodes together: on a crowded machine a node may be away for long enough to be worth a warning."""
 
 
-async def run(name: str, directory: Path) -> RunOutcome:
-    outcome = await run_scenario(SCENARIOS[name], directory / name, SECONDS, seed=1)
+async def run(name: str, directory: Path, *, secured: bool = False) -> RunOutcome:
+    outcome = await run_scenario(SCENARIOS[name], directory / name, SECONDS, seed=1, secured=secured)
     assert outcome.passed, outcome.table() + "\n".join(outcome.disturbances[:20])
     require_calm_logs(outcome)
     return outcome
@@ -54,6 +54,15 @@ async def test_a_new_coordinator_finishes_a_commit_killed_before_its_markers(tmp
     (recovery,) = outcome.recoveries
     assert recovery.affected_s is not None
     assert recovery.back_s is not None
+
+
+async def test_users_with_few_rights_commit_over_tls_and_after_their_coordinators_death(
+    tmp_path: Path,
+) -> None:
+    outcome = await run("coordinator-mid-commit", tmp_path, secured=True)
+    assert "another coordinator finished the transaction" in verdicts(outcome)
+    refused = [each for each in outcome.disturbances if "is not that of" in each or "AUTHORIZ" in each]
+    assert not refused, "leaders and coordinators on different nodes agree on the owners of producer ids"
 
 
 async def test_writers_go_on_when_the_leader_of_their_partitions_dies(tmp_path: Path) -> None:
