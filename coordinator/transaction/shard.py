@@ -317,7 +317,7 @@ class TransactionShard:
             raise fenced(expected, current)
         message = f"{event.transactional_id}: its open transaction is being aborted: retry"
         retry = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
-        return self._fence(current, context, retry, may_resume=expected is not None)
+        return self._fence_producer(current, context, retry, may_resume=expected is not None)
 
     def _next_identity(
         self, event: InitProducerId, current: TransactionMetadata, action: Action, context: Context
@@ -446,7 +446,7 @@ class TransactionShard:
         epoch = min(metadata.producer_epoch + 1, highest)
         return replace(metadata, producer_epoch=epoch, last_producer_epoch=last_producer_epoch)
 
-    def _fence(
+    def _fence_producer(
         self,
         current: TransactionMetadata,
         context: Context,
@@ -529,7 +529,7 @@ class TransactionShard:
             return Reply(Done())
         if not self._timed_out(current, context.now_ms):
             return Reply(Done())
-        return self._fence(current, context, Done(), may_resume=True)
+        return self._fence_producer(current, context, Done(), may_resume=True)
 
     def _expire(self, transactional_ids: Sequence[str], context: Context) -> TransactionOutcome:
         found = [self.transactions.get(name) for name in transactional_ids]

@@ -5,9 +5,10 @@ How a follower whose log has diverged finds its truncation point (KIP-101, KIP-5
 E5)
 
 1. Every fetch names the follower's log end and the leader epoch of its last record.
-2. The leader looks that epoch up in its own epoch history.  When its history differs it sends no records but
-   `diverging_epoch`: the largest epoch it has that is not above the follower's, and the end offset of that
-   epoch in the leader's log.
+2. The leader looks that epoch up in its own epoch history (`find_divergence`).  When its history differs it
+   sends no records but `diverging_epoch`: the largest epoch it has that is not above the follower's, and the
+   end offset of that epoch in the leader's log; where all of the leader's epochs are newer, the follower's
+   epoch and the start of the leader's first.
 3. The follower truncates to the smaller of both logs' ends of that epoch; when it has no record of that
    epoch, to the end of its largest older epoch, so that the next fetch compares that one; when all of its
    epochs are newer, to the start of its first or the leader's end (`_truncation_point`).

@@ -209,7 +209,8 @@ class PreparedAppend:
     def _check_data(self, header: BatchHeader, first_offset: int) -> None:
         entry = self._entry(header.producer_id)
         if self.origin is not AppendOrigin.REPLICATION:
-            self._check_epoch(header, entry)  # first: clients recover from it, not from a missing guard
+            # first: clients recover from it, not from a missing guard
+            self._check_producer_epoch(header, entry)
             self._check_guard(header, entry)
             if self.origin is AppendOrigin.CLIENT:
                 self._check_sequence(header, entry)
@@ -249,7 +250,7 @@ class PreparedAppend:
                 "and the append carries no valid proof that one was begun",
             )
 
-    def _check_epoch(self, header: BatchHeader, entry: ProducerEntry) -> None:
+    def _check_producer_epoch(self, header: BatchHeader, entry: ProducerEntry) -> None:
         if header.producer_epoch < entry.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,

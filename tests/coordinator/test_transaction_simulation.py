@@ -230,12 +230,14 @@ class BumpsAgain(TransactionShard):
 
     extra = 0
 
-    def _fence(self, current: TransactionMetadata, context: Any, reply: Any, *, may_resume: bool) -> Any:
+    def _fence_producer(
+        self, current: TransactionMetadata, context: Any, reply: Any, *, may_resume: bool
+    ) -> Any:
         tries = self.__dict__.setdefault("tries", {})
         key = (current.transactional_id, current.record_offset)
         self.extra = tries[key] = tries.get(key, -1) + 1
         try:
-            return super()._fence(current, context, reply, may_resume=may_resume)
+            return super()._fence_producer(current, context, reply, may_resume=may_resume)
         finally:
             self.extra = 0
 

@@ -78,7 +78,7 @@ def check_log(
     _check_data(log, model, random)
     _check_producers(log, model)
     _check_transactions(log, model, random)
-    _check_epochs(log, model)
+    _check_epoch_history(log, model)
     if indexes:
         _check_indexes(log, model, config)
     _check_times(log, model, random, times)
@@ -167,7 +167,7 @@ def _check_transactions(log: Log, model: LogModel, random: Random) -> None:
         )
 
 
-def _check_epochs(log: Log, model: LogModel) -> None:
+def _check_epoch_history(log: Log, model: LogModel) -> None:
     latest = -1
     for header, _data in model.visible():
         first = max(header.base_offset, log.log_start_offset)
