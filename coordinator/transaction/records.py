@@ -17,10 +17,18 @@ the ids.
 
 from __future__ import annotations
 
+from typing import Final
 from uuid import UUID
 
 from ..fields import FieldReader, FieldWriter, RecordFormatError
-from .state import READ_STATES, WRITTEN_STATES, TransactionMetadata, TransactionPartition, TransactionState
+from .state import (
+    FIRST_LEVEL,
+    READ_STATES,
+    TransactionMetadata,
+    TransactionPartition,
+    TransactionState,
+    is_stored,
+)
 
 KEY_VERSION = 0
 VALUE_VERSION = 1
@@ -29,6 +37,9 @@ _TAG_NEXT_PRODUCER_ID = 1
 _TAG_TRANSACTION_VERSION = 2
 _TAG_LAST_PRODUCER_EPOCH = 100
 _TAG_PARTITIONS_BY_TOPIC_ID = 101
+FIELDS_STORED_FROM: Final[dict[int, int]] = {}
+"""Tag -> the level from which on the shard sets the field: of those whose loss, by a coordinator of an older
+version, would do harm."""
 _NO_TOPIC_ID = UUID(int=0)
 
 
@@ -50,11 +61,14 @@ def decode_key(data: bytes) -> str | None:
     return transactional_id
 
 
-def encode_value(metadata: TransactionMetadata, version: int = VALUE_VERSION) -> bytes:
-    """TransactionLogValue.  Version 0 holds no tagged fields and is written by tests only.  Raises ValueError
-    for a state that this release does not write."""
-    if metadata.state not in WRITTEN_STATES:
-        raise ValueError(f"{metadata.transactional_id!r}: {metadata.state.name} is never stored")
+def encode_value(
+    metadata: TransactionMetadata, level: int = FIRST_LEVEL, *, version: int = VALUE_VERSION
+) -> bytes:
+    """TransactionLogValue.  `level`: the finalised one.  Version 0 holds no tagged fields and is written by
+    tests only.  Raises ValueError for a state, or a field, that is not written at this level."""
+    if not is_stored(metadata.state, level):
+        name = metadata.state.name
+        raise ValueError(f"{metadata.transactional_id!r}: {name} is never stored at level {level}")
     writer = FieldWriter(flexible=version >= 1)
     writer.int16(version)
     writer.int64(metadata.producer_id)
@@ -67,7 +81,7 @@ def encode_value(metadata: TransactionMetadata, version: int = VALUE_VERSION) ->
     _write_partitions(writer, by_name, with_ids=False)
     writer.int64(metadata.last_update_ms)
     writer.int64(metadata.start_ms)
-    writer.tags(_tags(metadata))
+    writer.tags(_tags(metadata, level))
     return writer.finish()
 
 
@@ -83,7 +97,7 @@ def _write_partitions(
         writer.tags({})
 
 
-def _tags(metadata: TransactionMetadata) -> dict[int, bytes]:
+def _tags(metadata: TransactionMetadata, level: int) -> dict[int, bytes]:
     tags: dict[int, bytes] = {}
     for tag, number, default, size in (
         (_TAG_PREVIOUS_PRODUCER_ID, metadata.previous_producer_id, -1, 8),
@@ -92,6 +106,8 @@ def _tags(metadata: TransactionMetadata) -> dict[int, bytes]:
         (_TAG_LAST_PRODUCER_EPOCH, metadata.last_producer_epoch, -1, 2),
     ):
         if number != default:
+            if FIELDS_STORED_FROM.get(tag, FIRST_LEVEL) > level:
+                raise ValueError(f"{metadata.transactional_id!r}: tag {tag} is never stored at level {level}")
             tags[tag] = number.to_bytes(size, "big", signed=True)
     if any(partition.topic_id is not None for partition in metadata.partitions):
         by_id: dict[tuple[str, UUID], list[int]] = {}

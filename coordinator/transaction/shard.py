@@ -80,6 +80,7 @@ from .events import (
 )
 from .identity import check_identity, expected_identity, fenced, repeats_end, repeats_init
 from .state import (
+    FIRST_LEVEL,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     PROPERTIES,
@@ -90,6 +91,7 @@ from .state import (
     TransactionPartition,
     TransactionState,
     is_exhausted,
+    is_stored,
     leads_to,
     may_follow,
 )
@@ -131,7 +133,8 @@ class ProducerIdsExhausted(Exception):
 class TransactionShard:
     """One partition's transactional ids.  take_producer_id() returns a fresh id from the node's block, or
     None. is_only_replica(): as far as this node knows, no other node holds a replica of the partition, or is
-    to get one."""
+    to get one.  finalised_level(): that of `tidegate.metadata.version`; states and fields of a later one are
+    not written, because a coordinator of an older version could not read them."""
 
     def __init__(
         self,
@@ -139,6 +142,7 @@ class TransactionShard:
         take_producer_id: Callable[[], int | None],
         coordinator_epoch: int,
         is_only_replica: Callable[[], bool] = lambda: False,
+        finalised_level: Callable[[], int] = lambda: FIRST_LEVEL,
     ) -> None:
         self.config = config
         self.coordinator_epoch = coordinator_epoch
@@ -150,6 +154,7 @@ class TransactionShard:
         self._awaiting_completion = RequestsAwaitingCompletion(config.completion_wait_ms)
         self._take_producer_id = take_producer_id
         self._is_only_replica = is_only_replica
+        self._finalised_level = finalised_level
         self._next_timeout_scan_ms = 0
         self._next_completion_ms = 0
         self._next_expiration_scan_ms = 0
@@ -571,7 +576,7 @@ class TransactionShard:
         transaction by its epoch."""
         if transaction_version >= 2 or self._is_only_replica():
             return Reply(reply)
-        return Write((_record_of(current),), reply)
+        return Write((self._record_of(current),), reply)
 
     # --- invariants -----------------------------------------------------------------------------------------
 
@@ -633,7 +638,7 @@ class TransactionShard:
     ) -> Write[TransactionReply, TransactionEffect]:
         """The outcome that takes an entry from the state `previous` to `following`.  Raises AssertionError
         for a transition that there is not, for one that is not what the table's `action` leads to, and for an
-        epoch out of range."""
+        epoch out of range; UNSUPPORTED_VERSION for a state of a level that is not finalised."""
         if leads_to(previous, action) is not following.state:
             raise AssertionError(
                 f"{following.transactional_id}: {action.name} in {previous.name} does not lead to "
@@ -647,13 +652,17 @@ class TransactionShard:
             raise AssertionError(
                 f"{following.transactional_id}: producer epoch {following.producer_epoch} is out of range"
             )
-        return Write((_record_of(following),), reply, effects)
+        if not is_stored(following.state, self._finalised_level()):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{following.state.display_name} cannot be written before the cluster's upgrade is finished: "
+                "`tidegate features upgrade`",
+            )
+        return Write((self._record_of(following),), reply, effects)
 
-
-def _record_of(metadata: TransactionMetadata) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        records.encode_key(metadata.transactional_id), records.encode_value(metadata), metadata
-    )
+    def _record_of(self, metadata: TransactionMetadata) -> CoordinatorRecord:
+        value = records.encode_value(metadata, self._finalised_level())
+        return CoordinatorRecord(records.encode_key(metadata.transactional_id), value, metadata)
 
 
 def _end_stimulus(event: EndTxn, repeated: bool) -> Stimulus:

@@ -85,9 +85,8 @@ class StateProperties(NamedTuple):
     completed_as: of a *prepared* state, whose markers are not known to be written everywhere: it still names
     its partitions, a new coordinator sends the markers again, requests may wait for the end.  It is followed
     by that state, where all markers are written and no partition takes part any more.
-    stored_from: the level of `tidegate.metadata.version` from which on records hold the state; None: none
-    ever does.  Only states of `FIRST_LEVEL` are written; one of a later level needs a shard that knows the
-    finalised level.
+    stored_from: the level of `tidegate.metadata.version` from which on the shard writes the state; None: no
+    record ever holds it.
     """
 
     runs: bool
@@ -112,7 +111,6 @@ PROPERTIES: dict[TransactionState, StateProperties] = {
 # fmt: on
 COMPLETED = frozenset(each.completed_as for each in PROPERTIES.values() if each.completed_as is not None)
 READ_STATES = frozenset(state for state, each in PROPERTIES.items() if each.stored_from is not None)
-WRITTEN_STATES = frozenset(state for state, each in PROPERTIES.items() if each.stored_from == FIRST_LEVEL)
 
 VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
     EMPTY: frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD}),  # DEAD: no entry yet
@@ -129,6 +127,12 @@ VALID_PREVIOUS_TV2: dict[TransactionState, frozenset[TransactionState]] = VALID_
     # TV2 may abort a transaction without partitions: the bumped epoch fences its late writes.
     PREPARE_ABORT: VALID_PREVIOUS[PREPARE_ABORT] | {EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT},
 }
+
+
+def is_stored(state: TransactionState, level: int) -> bool:
+    """Whether a coordinator of a cluster with this finalised level writes the state."""
+    stored_from = PROPERTIES[state].stored_from
+    return stored_from is not None and stored_from <= level
 
 
 def may_follow(previous: TransactionState, target: TransactionState, transaction_version: int) -> bool:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from ...controller.state.cluster_state import ClusterState
+from ...controller.state.model import metadata_level
 from ...coordinator.running_shard import RuntimeConfig
 from ...coordinator.runtime import CoordinatorRuntime
 from ...coordinator.shard_view import ShardView
@@ -87,7 +88,11 @@ class TransactionCoordination:
             CoordinatorRuntime(
                 TRANSACTION_STATE,
                 lambda partition, epoch: TransactionShard(
-                    self._config, self._take_producer_id, epoch, partial(self._is_only_replica, partition)
+                    self._config,
+                    self._take_producer_id,
+                    epoch,
+                    partial(self._is_only_replica, partition),
+                    lambda: metadata_level(cluster.state.features),
                 ),
                 ReplicatedStateLog(TRANSACTION_STATE, replicas),
                 self._execute,

@@ -36,11 +36,15 @@ from tidegate.coordinator.transaction.state import (
     FIRST_LEVEL,
     PROPERTIES,
     READ_STATES,
-    WRITTEN_STATES,
+    Stimulus,
     TransactionMetadata,
     TransactionPartition,
     TransactionState,
 )
+from tidegate.wire.errors import ErrorCode
+
+from . import test_transaction_table as transaction_table
+from .coordinator_doubles import code_of
 
 names = st.text(min_size=1, max_size=20)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -64,7 +68,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "producer_id": int64,
     "producer_epoch": int16,
     "timeout_ms": int32,
-    "state": st.sampled_from(sorted(WRITTEN_STATES)),
+    "state": st.sampled_from(sorted(READ_STATES)),
     "last_update_ms": int64,
     "start_ms": int64,
     "partitions": st.frozensets(partitions, max_size=6),
@@ -93,12 +97,11 @@ FIRST_STATES = {"EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE
 
 def test_the_states_and_versions_of_the_first_level_are_pinned() -> None:
     """A state, or a version of a value, that is new stops the coordinator of an older version: it needs a
-    level of its own, and a shard that asks for it."""
+    level of its own."""
     by_level: dict[int | None, set[str]] = {}
     for state in TransactionState:
         by_level.setdefault(PROPERTIES[state].stored_from, set()).add(state.name)
     assert by_level == {FIRST_LEVEL: FIRST_STATES, None: {"DEAD", "PREPARE_EPOCH_FENCE"}}
-    assert {state.name for state in WRITTEN_STATES} == FIRST_STATES
     versions = {
         "transaction": records.encode_value(sample()),
         "group": group_records.encode_group_value(GroupValue("", 0, None, None, 0, ())),
@@ -123,11 +126,49 @@ def test_a_state_of_no_level_is_neither_written_nor_read(state: TransactionState
         records.decode_value("t", bytes(data), 0)
 
 
-def test_a_state_of_a_later_level_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {state for state in READ_STATES if PROPERTIES[state].stored_from == FIRST_LEVEL} == WRITTEN_STATES
-    monkeypatch.setattr(records, "WRITTEN_STATES", WRITTEN_STATES - {TransactionState.ONGOING})
-    with pytest.raises(ValueError, match="never stored"):
-        records.encode_value(sample())
+def test_a_state_or_a_field_of_a_later_level_is_written_from_that_level_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ongoing = TransactionState.ONGOING
+    with monkeypatch.context() as later:
+        later.setitem(PROPERTIES, ongoing, PROPERTIES[ongoing]._replace(stored_from=7))
+        with pytest.raises(ValueError, match="ONGOING is never stored at level 6"):
+            records.encode_value(sample(), 6)
+        assert records.decode_value("t", records.encode_value(sample(), 7), 0).state is ongoing
+    monkeypatch.setitem(records.FIELDS_STORED_FROM, 0, 7)
+    records.encode_value(sample(), 6)
+    with pytest.raises(ValueError, match="tag 0 is never stored at level 6"):
+        records.encode_value(sample(previous_producer_id=5), 6)
+    data = records.encode_value(sample(previous_producer_id=5), 7)
+    assert records.decode_value("t", data, 0).previous_producer_id == 5
+
+
+WRITES = {
+    TransactionState.EMPTY: (TransactionState.DEAD, Stimulus.INIT_PRODUCER_ID),
+    TransactionState.ONGOING: (TransactionState.EMPTY, Stimulus.ADD_PARTITIONS),
+    TransactionState.PREPARE_COMMIT: (TransactionState.ONGOING, Stimulus.COMMIT_TV1),
+    TransactionState.PREPARE_ABORT: (TransactionState.ONGOING, Stimulus.ABORT_TV1),
+    TransactionState.COMPLETE_COMMIT: (TransactionState.PREPARE_COMMIT, Stimulus.MARKERS_WRITTEN),
+    TransactionState.COMPLETE_ABORT: (TransactionState.PREPARE_ABORT, Stimulus.MARKERS_WRITTEN),
+}
+"""Each state, and what takes an entry to it."""
+
+
+@pytest.mark.parametrize("target", sorted(READ_STATES), ids=lambda state: state.name)
+def test_the_shard_takes_an_entry_to_a_state_of_a_later_level_only_at_that_level(
+    target: TransactionState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below it the client gets UNSUPPORTED_VERSION, and the log nothing."""
+    level, (state, stimulus) = 6, WRITES[target]
+    shard = transaction_table.make(state, version=1, level=lambda: level)
+    monkeypatch.setitem(PROPERTIES, target, PROPERTIES[target]._replace(stored_from=7))
+    request = transaction_table.request(stimulus, shard)
+    refused = transaction_table.decide(shard, request)
+    assert (refused.records, code_of(refused.reply)) == ((), ErrorCode.UNSUPPORTED_VERSION)
+    level = 7
+    (record,) = transaction_table.decide(shard, request).records
+    assert record.value is not None
+    assert records.decode_value("t", record.value, 0).state is target
 
 
 def sample(**changes: Any) -> TransactionMetadata:

@@ -30,6 +30,7 @@ from tidegate.coordinator.transaction.events import (
 )
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import (
+    FIRST_LEVEL,
     RULES,
     VALID_PREVIOUS,
     VALID_PREVIOUS_TV2,
@@ -95,11 +96,12 @@ def make(
     last: int = -1,
     max_epoch: int = 32767,
     is_only_replica: Callable[[], bool] = lambda: False,
+    level: Callable[[], int] = lambda: FIRST_LEVEL,
 ) -> TransactionShard:
     """A shard with one entry in that state, as a load would leave it."""
     ids = count(2000)
     config = TransactionConfig(max_producer_epoch=max_epoch)
-    made = TransactionShard(config, lambda: next(ids), coordinator_epoch=3, is_only_replica=is_only_replica)
+    made = TransactionShard(config, lambda: next(ids), 3, is_only_replica, level)
     if state is S.DEAD:
         return made
     busy = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)

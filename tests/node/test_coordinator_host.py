@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tidegate.controller.state.model import METADATA_VERSION
 from tidegate.coordinator.outcome import (
     Context,
     CoordinatorRecord,
@@ -26,6 +27,7 @@ from tidegate.coordinator.shard_view import Phase
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.coordinators import coordinator_host
 from tidegate.node.coordinators.coordinator_host import CoordinatorHost, ReplicatedStateLog
+from tidegate.node.start_and_stop import stop
 from tidegate.replication.manager import ReplicaManager
 from tidegate.runtime.clock import Clock, ManualClock, SystemClock
 from tidegate.runtime.disk import RealDisk
@@ -33,6 +35,8 @@ from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, encode_batch
+
+from .made_node import made_node
 
 
 class Counting:
@@ -459,3 +463,15 @@ async def test_stopping_answers_every_waiting_request(hosted: Hosted) -> None:
     await eventually(lambda: hosted.log.log_end_offset)
     await hosted.host.stop()
     assert await code_of(asked) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_the_shards_of_a_node_know_the_finalised_level_as_it_is_now(tmp_path: Path) -> None:
+    """What a coordinator of an older version could not read is written from its level on."""
+    node = await made_node(tmp_path)
+    try:
+        transactions = node._broker.transactions._host.runtime._factory(0, 1)
+        for level in (4, 5):
+            node._parts.metadata.state = SimpleNamespace(features={METADATA_VERSION: level})
+            assert transactions._finalised_level() == level
+    finally:
+        await stop(node.parts_in_order())
