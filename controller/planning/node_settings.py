@@ -1,9 +1,9 @@
-"""Plans changes of nodes' settings that take effect while the nodes run.  Pure.
+"""Plans of AlterConfigs for nodes: changes of the settings that clients set while the nodes run.  Pure.
 
 The metadata have them for all nodes (no name), or for one.  A node's own value comes before the value for all
 nodes, and that before the value in the node's file (KIP-226); so the setting survives a restart, and new
-nodes get it. `state/broker_settings.py` has the table of the settings, `state/topic_defaults.py` the ones
-that topics inherit.
+nodes get it.  The table of these settings: `state/broker_settings.py`; what topics inherit of them:
+`state/topic_defaults.py`; the settings of a node's file: `node/settings/definitions.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Every setting of a node: name, type, default, bounds, meaning.
+"""The table of the settings that a node's file may have: name, type, default, bounds, meaning.
 
-Keys are Kafka's own where Kafka has one, so that an operator's knowledge carries over.
+Keys are Kafka's own where Kafka has one, so that an operator's knowledge carries over.  What clients set
+while a node runs: `controller/state/broker_settings.py`.
 """
 
 from __future__ import annotations

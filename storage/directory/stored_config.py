@@ -12,20 +12,24 @@ from __future__ import annotations
 from dataclasses import fields
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from ..checkpoint import RowShapes, decode_checkpoint, encode_checkpoint
-from ..topic_config import CleanupPolicy, FlushPolicy, LogConfig, TimestampType
+from ..topic_config import LogConfig
 
 LOG_CONFIG = "log-config"
 LOG_CONFIG_SHAPES = RowShapes({1: 2}, writes=1)
-_ENUMS: dict[str, type[Enum]] = {"flush_policy": FlushPolicy, "timestamp_type": TimestampType}
+_TYPES = {
+    name: kind
+    for name, kind in get_type_hints(LogConfig).items()
+    if name in {field.name for field in fields(LogConfig) if field.init}
+}
+"""Of each setting: a number, a text, a bool, an enum, or a frozenset of these."""
 
 
 def encode_config(config: LogConfig) -> bytes:
     return encode_checkpoint(
-        ((field.name, _text(getattr(config, field.name))) for field in fields(config) if field.init),
-        LOG_CONFIG_SHAPES.writes,
+        ((name, _text(getattr(config, name))) for name in _TYPES), LOG_CONFIG_SHAPES.writes
     )
 
 
@@ -40,20 +44,12 @@ def decode_config(data: bytes) -> LogConfig:
     """Raises ValueError when the file is damaged.  The partitions of a topic have equal files, and share what
     comes of them."""
     rows = decode_checkpoint(data, LOG_CONFIG_SHAPES)
-    defaults = LogConfig()
-    known = {field.name for field in fields(LogConfig) if field.init}
-    return LogConfig(
-        **{name: _value(name, text, getattr(defaults, name)) for name, text in rows if name in known}
-    )
+    return LogConfig(**{name: _value(_TYPES[name], text) for name, text in rows if name in _TYPES})
 
 
-def _value(name: str, text: str, default: object) -> Any:
-    if name in _ENUMS:
-        return _ENUMS[name](text)
-    if isinstance(default, frozenset):
-        return frozenset(CleanupPolicy(part) for part in text.split(",") if part)
-    if isinstance(default, bool):
-        return text == "True"
-    if isinstance(default, str):
-        return text
-    return float(text) if isinstance(default, float) else int(text)
+def _value(kind: Any, text: str) -> Any:
+    """What `_text` has written of a value of this type."""
+    if get_origin(kind) is frozenset:
+        (of,) = get_args(kind)
+        return frozenset(_value(of, part) for part in text.split(",") if part)
+    return text == "True" if kind is bool else kind(text)

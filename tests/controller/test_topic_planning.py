@@ -9,13 +9,14 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from tidegate.controller.planning import topics
+from tidegate.controller.planning import topic_settings, topics
 from tidegate.controller.planning.placement import Load, place
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.topic_settings import future_config
 from tidegate.controller.state.model import INTERNAL_TOPICS, BrokerState
 from tidegate.controller.state.validation import violations
 from tidegate.proto import controller_pb2 as rpc
+from tidegate.storage.topic_config import TOPIC_CONFIGS
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .test_planner import PlannerCluster
@@ -393,6 +394,25 @@ def test_a_state_topic_takes_what_no_promise_rests_on(controller: PlannerCluster
         assert not settings_change(controller, "__consumer_offsets", set={key: value}).error
     assert not settings_change(controller, "__consumer_offsets", set={"min.insync.replicas": "2"}).error, (
         "back to a majority"
+    )
+
+
+FIXED_IN_STATE_TOPICS = {
+    "compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level",
+    "delete.retention.ms", "flush.messages", "flush.ms", "local.retention.bytes", "local.retention.ms",
+    "max.compaction.lag.ms", "message.timestamp.after.max.ms", "message.timestamp.before.max.ms",
+    "message.timestamp.type", "min.compaction.lag.ms", "record.check", "remote.log.copy.disable",
+    "remote.log.delete.on.disable", "remote.storage.enable", "retention.bytes", "retention.ms",
+}  # fmt: skip
+"""They say what the log keeps, or how it stores and flushes what the coordinators wrote, or do nothing."""
+
+
+def test_every_setting_is_free_in_a_state_topic_or_has_a_floor_or_is_fixed() -> None:
+    free, floors = topic_settings._STATE_TOPIC_FREE, topic_settings._STATE_TOPIC_FLOORS
+    decided = [*topic_settings._STATE_TOPIC_VALUES, *free, *floors, *FIXED_IN_STATE_TOPICS]
+    assert sorted(decided) == sorted(TOPIC_CONFIGS), (
+        "may an operator change it in a state topic? Then it belongs into `_STATE_TOPIC_FREE` or "
+        "`_STATE_TOPIC_FLOORS`, else into FIXED_IN_STATE_TOPICS"
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 from uuid import UUID, uuid4
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.runtime.disk import RealDisk
+from tidegate.storage.directory import stored_config
 from tidegate.storage.directory.log_directory import DAMAGED, LOG_CONFIG, LogDirectory
 from tidegate.storage.directory.log_loader import FolderOptions, LogLoader
 from tidegate.storage.directory.stored_config import decode_config, encode_config
@@ -168,19 +170,30 @@ def test_recovery_without_metadata_keeps_a_compacted_log_with_offset_gaps() -> N
     assert opened(disk).logs["a", 0].log_end_offset == 1
 
 
-@given(
-    st.builds(
-        LogConfig,
-        segment_bytes=st.integers(1, 2**31),
-        retention_ms=st.integers(-1, 2**60),
-        min_cleanable_dirty_ratio=st.floats(0, 1),
-        flush_policy=st.sampled_from(FlushPolicy),
-        timestamp_type=st.sampled_from(TimestampType),
-        cleanup_policy=st.frozensets(st.sampled_from(CleanupPolicy), min_size=1),
-    )
-)
+def drawn(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a setting's type, whichever setting it is."""
+    if get_origin(kind) is frozenset:
+        return st.frozensets(drawn(get_args(kind)[0]), min_size=1)
+    if issubclass(kind, Enum):
+        return st.sampled_from(list(kind))
+    return {
+        bool: st.booleans(),
+        int: st.integers(-1, 2**60),
+        float: st.floats(0, 1),
+        str: st.sampled_from(("producer", "zstd")),
+    }[kind]
+
+
+@given(st.builds(LogConfig, **{name: drawn(kind) for name, kind in stored_config._TYPES.items()}))
 def test_a_stored_configuration_reads_back_as_it_was(config: LogConfig) -> None:
     assert decode_config(encode_config(config)) == config
+
+
+@pytest.mark.parametrize("kind", [frozenset[TimestampType], frozenset[int], FlushPolicy, bool, float])
+@given(data=st.data())
+def test_a_setting_of_any_type_is_read_as_it_was_written(kind: Any, data: st.DataObject) -> None:
+    value = data.draw(drawn(kind))
+    assert stored_config._value(kind, stored_config._text(value)) == value
 
 
 def test_logs_recover_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
