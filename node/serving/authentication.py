@@ -171,6 +171,8 @@ class Authentication:
                 self._principal = listener.principal_of(certificate)
             except InvalidPrincipal as error:
                 self.failure = str(error)
+        if listener.is_for_nodes and not self.nodes:
+            self.failure = "the certificate names no node, and the listener is for nodes alone"
 
     @property
     def principal(self) -> Principal:

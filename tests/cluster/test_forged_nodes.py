@@ -78,7 +78,7 @@ async def test_a_forged_fetch_acknowledges_nothing(secured: LocalCluster, forger
         try:
             sent = asyncio.create_task(producer.send_and_wait("forged-fetch", b"second", partition=0))
             outcomes = set()
-            for speaker in (forger.client(), forger.user(), forger.node(leader.id), forger.node(9)):
+            for speaker in (forger.client(), forger.node(leader.id), forger.node(9)):
                 for follower in followers:
                     outcomes.add(await fetch_as(speaker, leader, follower.id))
             assert outcomes == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}  # as in Kafka
@@ -138,12 +138,12 @@ async def test_forged_markers_decide_no_transaction(
     secured: LocalCluster, forger: Forger, undecided: tuple[LocalNode, Marker]
 ) -> None:
     leader, marker = undecided
-    for speaker in (forger.client(), forger.user()):
-        peer = speaker.peer(leader)
-        answer = await peer.request(ApiKey.WRITE_TXN_MARKERS, 2, {"markers": [marker]}, 5.0)
-        (topic,) = answer.markers[0].topics
-        assert [each.error_code for each in topic.partitions] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
-        peer.close()
+    peer = forger.client().peer(leader)
+    answer = await peer.request(ApiKey.WRITE_TXN_MARKERS, 2, {"markers": [marker]}, 5.0)
+    (topic,) = answer.markers[0].topics
+    assert [each.error_code for each in topic.partitions] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    peer.close()
+    assert await is_served_nothing(forger.user(), leader, ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
     async with Consumer(secured.bootstrap, auto_offset_reset="earliest") as reader:  # read_committed
         reader.assign([(topic_of(marker), 0)])
         assert await reader.poll(timeout_s=1.0) == []
@@ -160,11 +160,35 @@ async def test_a_client_verifies_no_transaction_in_a_brokers_name(
         "verify_only": False,
         "topics": [{"name": topic_of(marker), "partitions": [0]}],
     }
-    for speaker in (forger.client(), forger.user()):
-        peer = speaker.peer(leader)
-        answer = await peer.request(ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": [transaction]}, 5.0)
-        assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    peer = forger.client().peer(leader)
+    answer = await peer.request(ApiKey.ADD_PARTITIONS_TO_TXN, 5, {"transactions": [transaction]}, 5.0)
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    peer.close()
+    assert await is_served_nothing(
+        forger.user(), leader, ApiKey.ADD_PARTITIONS_TO_TXN, {"transactions": [transaction]}
+    )
+
+
+async def test_the_brokers_listener_serves_nodes_alone(secured: LocalCluster, forger: Forger) -> None:
+    """Not what every client may ask, either: a client's certificate is of the same authority."""
+    for key in (ApiKey.API_VERSIONS, ApiKey.METADATA):
+        fields = {"topics": [], "allow_auto_topic_creation": False} if key is ApiKey.METADATA else {}
+        assert await is_served_nothing(forger.user(), secured.node(1), key, fields)
+        assert not await is_served_nothing(forger.node(2), secured.node(1), key, fields)
+
+
+async def is_served_nothing(speaker: Speaker, node: LocalNode, key: ApiKey, fields: dict[str, Any]) -> bool:
+    """Whether the node closes the connection instead of answering."""
+    peer = speaker.peer(node)
+    version = {ApiKey.API_VERSIONS: 0, ApiKey.METADATA: 4, ApiKey.WRITE_TXN_MARKERS: 2}.get(key, 5)
+    try:
+        await peer.request(key, version, fields, 5.0)
+    except KafkaError as error:
+        assert error.code is ErrorCode.NETWORK_EXCEPTION
+        return True
+    finally:
         peer.close()
+    return False
 
 
 async def test_a_forged_registration_ends_no_node(secured: LocalCluster, forger: Forger) -> None:
@@ -223,7 +247,6 @@ async def test_a_node_is_reached_by_the_brokers_that_have_connected(
     question = Question((3, broker_epoch(secured.node(3))), (1, broker_epoch(target)))
     for speaker, code in (
         (forger.client(), ErrorCode.STALE_BROKER_EPOCH),
-        (forger.user(), ErrorCode.STALE_BROKER_EPOCH),
         (forger.node(2), ErrorCode.STALE_BROKER_EPOCH),
         (forger.node(3), ErrorCode.NONE),
     ):

@@ -92,6 +92,17 @@ def test_only_nodes_end_and_verify_transactions(mutual_tls: MutualTls, is_enable
     assert not allowed.allows_node(context(key, NODE_2, mutual_tls=None), "broker")
 
 
+@pytest.mark.parametrize(("certificate", "is_served"), [("node 2", True), ("alice", False), ("no", False)])
+def test_the_brokers_listener_serves_nodes_alone(
+    mutual_tls: MutualTls, certificate: str, is_served: bool
+) -> None:
+    """Also requests that every client may make, and an administrator's."""
+    request = context(ApiKey.METADATA, CERTIFICATES[certificate], mutual_tls=mutual_tls)
+    assert request.authentication is not None
+    assert request.authentication.is_over is is_served
+    assert (request.authentication.refuses(ApiKey.METADATA) is None) is is_served
+
+
 @pytest.mark.parametrize("is_enabled", [False, True])
 def test_only_nodes_are_exempt_from_quotas(mutual_tls: MutualTls, is_enabled: bool) -> None:
     allowed = permissions(is_enabled=is_enabled, have_certificates=True)
