@@ -49,6 +49,8 @@ LONG = re.compile(
 )
 """Files and tests that take long.  `make check` leaves them out, all but the first seeds of those that take a
 seed as their parameter; `make test` runs everything."""
+LEFT = "left to do: "
+"""A passing test prints such a line for what a release must not have; the run ends with all of them."""
 SEED = re.compile(r"\[(\d+)\]$")
 SEEDS_OF_A_CHECK = 3
 SEEDS_OF_CHUNKS = re.compile(
@@ -102,13 +104,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Which seeds the histories and simulations of this run had: each can be repeated."""
+    """Which seeds the histories and simulations of this run had: each can be repeated.  And what is left to
+    do before a release."""
     reports = [each for each in terminalreporter.stats.get("passed", []) if each.when == "call"]
-    seeds = sorted({line for each in reports for line in each.capstdout.splitlines() if " of seeds " in line})
-    if seeds:
-        terminalreporter.section("seeds")
-        for line in seeds:
-            terminalreporter.write_line(line)
+    said = sorted({line for each in reports for line in each.capstdout.splitlines()})
+    for title, mark in (("seeds", " of seeds "), ("before a release", LEFT)):
+        if lines := [line for line in said if mark in line]:
+            terminalreporter.section(title)
+            for line in lines:
+                terminalreporter.write_line(line)
 
 
 @pytest.fixture(autouse=True)

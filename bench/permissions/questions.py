@@ -24,6 +24,10 @@ ANY: Final = 1
 """The wire number of ANY, of resource types, patterns, operations and permissions."""
 _TOPIC, _BROKER, _LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
 
+NOT_RECORDED: Final[frozenset[str]] = frozenset()
+"""The labels of questions that no Kafka has answered yet, because the change was made where none could run.
+No release has any: `python -m bench.permissions record` asks them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asker:
