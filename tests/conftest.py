@@ -58,7 +58,7 @@ SEEDS_OF_CHUNKS = re.compile(
     r"|test_controller_service|test_late_heartbeats"
 )
 """Whose parameter stands for many seeds, or for something else: none of them."""
-MANY_CASES = re.compile(r"wire/test_codec|coordinator/test_transaction_table")
+MANY_CASES = re.compile(r"wire/test_codec")
 CASES_OF_A_CHECK = 6
 """Of tests with very many cases one in so many stays."""
 

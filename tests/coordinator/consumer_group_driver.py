@@ -18,6 +18,7 @@ from tidegate.coordinator.group.events import GroupConfig
 from tidegate.coordinator.group.shard import GroupShard
 
 from .coordinator_doubles import Catalog, Driver, MemoryLog
+from .replayed_state import checked
 
 G = "readers"
 SESSION_MS, REBALANCE_MS = 45_000, 60_000
@@ -46,7 +47,11 @@ class Consumers(Driver):
         settings = GroupConfig(
             classic=ClassicGroupConfig(initial_rebalance_delay_ms=0), consumer=ConsumerGroupConfig(**config)
         )
-        super().__init__(lambda partition, epoch: self.make_shard(settings), log=log, now_ms=now_ms)
+        super().__init__(
+            lambda partition, epoch: checked(self.make_shard(settings), self.violations),
+            log=log,
+            now_ms=now_ms,
+        )
         self.load(epoch=1 if log is None else log.epochs[0] + 1)
 
     def make_shard(self, settings: GroupConfig) -> GroupShard:

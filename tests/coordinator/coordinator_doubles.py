@@ -105,6 +105,8 @@ class Driver:
         now_ms: int = 1_000_000,
     ) -> None:
         self.log = log or MemoryLog()
+        self._make_shard = make_shard
+        self.violations: list[str] = []  # of what `replayed_state.checked` looks at
         self.effects: list[tuple[int, int, Any]] = []
         self.failures: list[tuple[int, int, str]] = []
         self.replies: dict[object, Any] = {}
@@ -128,6 +130,15 @@ class Driver:
         if barrier:
             self.commit(partition, epoch)
 
+    def loaded(self) -> Any:
+        """A shard that has loaded what is in the log now, and does not serve."""
+        log = MemoryLog()
+        log.data, log.end = {0: bytearray(self.log.data.get(0, b""))}, {0: self.log.end.get(0, 0)}
+        successor = Driver(self._make_shard, log=log, now_ms=self.now_ms)
+        successor.load(epoch=self.log.epochs[0] + 1, barrier=False)
+        ((_, _, shard),) = successor.runtime.shards()
+        return shard
+
     def commit(self, partition: int = 0, epoch: int | None = None, offset: int | None = None) -> None:
         """Moves the high watermark, by default to the end of the log."""
         self.log.watermark[partition] = self.log.end.get(partition, 0) if offset is None else offset
@@ -143,6 +154,7 @@ class Driver:
             self.replies[label] = value
 
         self.runtime.submit(partition, event, keep)
+        assert not self.violations, self.violations
         return self.replies.get(label)
 
     def ask(self, event: Any, partition: int = 0) -> Any:

@@ -14,6 +14,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .consumer_group_driver import REBALANCE_MS, Consumers, G, owned
 from .coordinator_doubles import code_of
+from .replayed_state import check_load
 
 R, S = MemberRequest, Situation
 ONE = (OffsetToCommit("flights", 0, 5),)
@@ -94,6 +95,7 @@ def test_every_situation_meets_every_request(situation: Situation, request_kind:
     assert (
         code_of(ask(groups, situation, request_kind)).name == EXPECTED[request_kind][list(S).index(situation)]
     )
+    check_load(groups.shard, groups.loaded())
 
 
 def test_the_expectations_are_complete_and_agree_with_the_table() -> None:

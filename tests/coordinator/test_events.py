@@ -47,8 +47,8 @@ C, M, T = GroupRequest, MemberRequest, Stimulus
 MEMBERS = (M.JOIN, M.HEARTBEAT, M.LEAVE, M.LEAVE_FOR_A_WHILE)
 
 GROUP_ROWS: dict[type, tuple[tuple[GroupRequest, ...], tuple[MemberRequest, ...]]] = {
-    # event: its rows in a classic group, its rows in a consumer group.  The classic protocol inside of a
-    # consumer group (`classic_members.py`), timers and lists have none.
+    # event: its rows in a classic group, its rows in a consumer group.  Timers and lists have none; the
+    # classic protocol inside of a consumer group has a table of its own (`test_classic_members_table.py`).
     JoinGroup: ((C.JOIN_NEW, C.JOIN_KNOWN), ()),
     SyncGroup: ((C.SYNC,), ()),
     Heartbeat: ((C.HEARTBEAT,), ()),
@@ -97,7 +97,9 @@ SENT = {
 }  # fmt: skip
 NOT_SENT: dict[type, str] = {
     **dict.fromkeys(
-        (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, GroupTimer), "test_group_membership.py plays every cell"
+        (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, GroupTimer),
+        "test_group_membership.py and test_classic_members_table.py play every cell, test_group_migration.py "
+        "random members of both protocols",
     ),
     **dict.fromkeys(
         (

@@ -23,11 +23,9 @@ from tidegate.coordinator.group.classic.events import (
 from tidegate.coordinator.group.classic.membership import ClassicGroup
 from tidegate.coordinator.group.classic.records import (
     OffsetKey,
-    OffsetValue,
     decode_key,
     encode_group_key,
     encode_offset_key,
-    encode_offset_value,
 )
 from tidegate.coordinator.group.classic.state import RULES, VALID_PREVIOUS, GroupRequest, GroupState
 from tidegate.coordinator.group.events import (
@@ -43,11 +41,12 @@ from tidegate.coordinator.group.events import (
     TxnOffsetCommit,
 )
 from tidegate.coordinator.group.shard import GroupShard
-from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord, Write
+from tidegate.coordinator.outcome import CoordinatorRecord
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import iterate_headers
+from tidegate.wire.records import decode_batch, iterate_headers
 
 from .coordinator_doubles import Driver, LimitedLog, MemoryLog, code_of
+from .replayed_state import check_load, checked
 
 G = "readers"
 SERVER_ERROR = ErrorCode.UNKNOWN_SERVER_ERROR
@@ -64,7 +63,9 @@ class Groups(Driver):
         settings = GroupConfig(classic=ClassicGroupConfig(**({"initial_rebalance_delay_ms": 0} | config)))
         self.batch_bytes_max = BATCH_BYTES_MAX
         super().__init__(
-            lambda partition, epoch: GroupShard(settings, batch_bytes_max=lambda: self.batch_bytes_max),
+            lambda partition, epoch: checked(
+                GroupShard(settings, batch_bytes_max=lambda: self.batch_bytes_max), self.violations
+            ),
             log=log,
             now_ms=now_ms,
         )
@@ -171,10 +172,12 @@ EXPECTED = {
 }
 
 
-def bring_to(groups: Groups, state: GroupState) -> int:
+def bring_to(groups: Groups, state: GroupState, *, has_offsets: bool = False) -> int:
     """Two members m1 (leader) and m2 at most; returns the generation."""
     if state is S.DEAD:
         return 1
+    if has_offsets:
+        groups.ask(OffsetCommit(G, tuple(OffsetToCommit(topic, partition, 5) for topic, partition in PLACES)))
     if state is S.EMPTY:
         generation = groups.stable()
         groups.ask(LeaveGroup(G, (LeavingMember("m1"),)))
@@ -220,40 +223,44 @@ def run(groups: Groups, request: GroupRequest, generation: int) -> str:
     return reply if isinstance(reply, str) else code_of(reply).name
 
 
+PLACES = (("flights", 0), ("other", 0))
+ON_OFFSETS = {R.FETCH_OFFSETS, R.DELETE_OFFSETS, R.DESCRIBE, R.EXPIRE_OFFSETS}
+
+
 def run_on_offsets(groups: Groups, request: GroupRequest) -> str:
     """The group has an offset of `flights`, which its members read, and one of `other`, both long past their
     time."""
-    places = (("flights", 0), ("other", 0))
-    if groups.state is not S.DEAD:
-        for topic, _ in places:  # put there as a load would, whatever the group does
-            key, value = encode_offset_key(G, topic, 0), encode_offset_value(OffsetValue(5, -1, "", 0, -1))
-            groups.shard.replay(ReplayedRecord(0, 0, key, value))
-        if G in groups.shard.groups.classic:
-            groups.group.state_since_ms = 0
     match request:
         case R.FETCH_OFFSETS:
-            found = groups.ask(OffsetFetch(G, places)).offsets
-            return ", ".join(f"{found[place].offset} of {place[0]}" for place in places)
+            found = groups.ask(OffsetFetch(G, PLACES)).offsets
+            return ", ".join(f"{found[place].offset} of {place[0]}" for place in PLACES)
         case R.DESCRIBE:
             described = groups.ask(DescribeGroup(G))
             return f"{described.state.value}, {len(described.members)} members"
         case _:
-            event: Any = DeleteOffsets(G, places) if request is R.DELETE_OFFSETS else ExpireOffsets((G,))
-    try:
-        outcome = groups.shard.handle(event, Context(8 * 24 * 3600 * 1000, 0, 1))
-    except KafkaError as error:
-        return error.code.name
-    assert isinstance(outcome, Write)
-    keys = [decode_key(record.key) for record in outcome.records if record.value is None]
-    gone = sorted(key.topic if isinstance(key, OffsetKey) else "group" for key in keys)
+            event: Any = DeleteOffsets(G, PLACES) if request is R.DELETE_OFFSETS else ExpireOffsets((G,))
+    groups.now_ms += 8 * 24 * 3600 * 1000
+    before = len(groups.log.data.get(0, b""))
+    reply = groups.ask(event)
+    if isinstance(reply, KafkaError):
+        return reply.code.name
+    written = bytes(groups.log.data.get(0, b"")[before:])
+    removed = (
+        decode_key(bytes(record.key or b""))
+        for position, _ in iterate_headers(written)
+        for record in decode_batch(written, position)
+        if record.value is None
+    )
+    gone = sorted(key.topic if isinstance(key, OffsetKey) else "group" for key in removed)
     return f"deletes {', '.join(gone)}" if gone else "nothing"
 
 
 @pytest.mark.parametrize(("state", "request_"), RULES, ids=lambda value: value.name)
 def test_every_pair_has_its_outcome(groups: Groups, state: GroupState, request_: GroupRequest) -> None:
-    generation = bring_to(groups, state)
+    generation = bring_to(groups, state, has_offsets=request_ in ON_OFFSETS)
     assert groups.state is state
     assert run(groups, request_, generation) == EXPECTED[request_][COLUMNS.index(state)]
+    check_load(groups.shard, groups.loaded())
 
 
 def test_the_expectations_cover_the_whole_table() -> None:
