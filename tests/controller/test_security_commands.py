@@ -110,6 +110,8 @@ def test_a_snapshot_holds_everything_in_one_order() -> None:
         {"change_scram_credentials": pb.ChangeScramCredentials(set=[changed(SCRAM, mechanism=3)])},
         {"change_scram_credentials": pb.ChangeScramCredentials(set=[changed(SCRAM, mechanism=2)])},
         {"change_scram_credentials": pb.ChangeScramCredentials(set=[changed(SCRAM, iterations=0)])},
+        {"change_scram_credentials": pb.ChangeScramCredentials(set=[changed(SCRAM, user="")])},
+        {"change_scram_credentials": pb.ChangeScramCredentials(set=[changed(SCRAM, salt=b"")])},
         {"change_scram_credentials": pb.ChangeScramCredentials(remove=[changed(SCRAM, mechanism=0)])},
         {"change_delegation_tokens": pb.ChangeDelegationTokens(set=[changed(TOKEN, owner="x")])},
         {"change_delegation_tokens": pb.ChangeDelegationTokens(set=[changed(TOKEN, token_id="")])},
@@ -130,6 +132,43 @@ def test_below_its_level_no_command_is_applied() -> None:
     log = Log(SECURITY_LEVEL - 1)
     assert log.apply(change_acls=pb.ChangeAcls(add=[ACL])) is ErrorCode.UNSUPPORTED_VERSION
     assert not log.state.security.acls
+
+
+@pytest.mark.parametrize(
+    ("limit", "operation"),
+    [
+        ("ACLS_MAX", {"change_acls": pb.ChangeAcls(add=[changed(ACL, name="b")])}),
+        (
+            "SCRAM_CREDENTIALS_MAX",
+            {"change_scram_credentials": pb.ChangeScramCredentials(set=[changed(SCRAM, user="b")])},
+        ),
+        (
+            "TOKENS_MAX",
+            {"change_delegation_tokens": pb.ChangeDelegationTokens(set=[changed(TOKEN, token_id="b")])},
+        ),
+        (
+            "QUOTAS_MAX",
+            {"change_client_quotas": pb.ChangeClientQuotas(set=[changed(QUOTA, kind="consumer_byte_rate")])},
+        ),
+    ],
+)
+def test_each_kind_of_record_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, limit: str, operation: dict[str, Any]
+) -> None:
+    log = filled()
+    monkeypatch.setattr(security_commands, limit, 1)
+    assert log.apply(**operation) is ErrorCode.POLICY_VIOLATION
+    monkeypatch.setattr(security_commands, limit, 2)
+    assert log.apply(**operation) is ErrorCode.NONE
+
+
+def test_a_cluster_above_a_limit_may_get_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an upgrade to a release with another limit."""
+    log = filled()
+    more = [changed(ACL, name=name) for name in ("a", "b", "c")]
+    assert log.apply(change_acls=pb.ChangeAcls(add=more)) is ErrorCode.NONE
+    monkeypatch.setattr(security_commands, "ACLS_MAX", 2)
+    assert log.apply(change_acls=pb.ChangeAcls(remove=[ACL])) is ErrorCode.NONE
 
 
 def test_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,23 @@ def test_decisions_are_bounded() -> None:
         assert sum(1 + len(each) for each in authorizer._decisions.values()) <= DECISIONS_MAX
 
 
+def test_a_decision_is_for_one_principal_host_operation_and_resource() -> None:
+    authorizer = Authorizer([acl(Op.READ, host=HOST)])
+    assert authorizer.allows(ALICE, HOST, Op.READ, TOPIC, "payments")
+    assert not authorizer.allows(BOB, HOST, Op.READ, TOPIC, "payments")
+    assert not authorizer.allows(ALICE, "10.0.0.2", Op.READ, TOPIC, "payments")
+    assert not authorizer.allows(ALICE, HOST, Op.WRITE, TOPIC, "payments")
+    assert not authorizer.allows(ALICE, HOST, Op.READ, GROUP, "payments")
+    assert not authorizer.allows(ALICE, HOST, Op.READ, TOPIC, "payments2")
+
+
+def test_principals_take_bounded_memory() -> None:
+    authorizer = Authorizer()
+    for number in range(DECISIONS_MAX + 10):
+        authorizer.decisions(Principal("User", f"u{number}"), HOST, Op.READ, TOPIC)
+    assert len(authorizer._decisions) <= DECISIONS_MAX
+
+
 def test_long_names_take_no_memory() -> None:
     authorizer = Authorizer([acl(Op.READ, "x", prefixed=True)])
     for number in range(100):
@@ -130,6 +147,12 @@ def test_long_names_take_no_memory() -> None:
         ([acl(Op.WRITE, "p", prefixed=True), acl(Op.WRITE, "pay", prefixed=True, deny=True)], True),
         ([acl(Op.WRITE), acl(Op.WRITE, "*", deny=True)], False),
         ([acl(Op.WRITE, resource_type=GROUP)], False),
+        ([acl(Op.WRITE, principal="User:bob")], False),
+        ([acl(Op.WRITE, principal="User:*")], True),
+        ([acl(Op.WRITE, host="10.0.0.2")], False),
+        ([acl(Op.WRITE, host=HOST)], True),
+        ([acl(Op.WRITE, deny=True)], False),
+        ([acl(Op.WRITE, "*", prefixed=True), acl(Op.WRITE, "*", prefixed=True, deny=True)], False),
     ],
 )
 def test_write_access_to_some_topic(acls: list[Acl], expected: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from tidegate.security.bearer_tokens import KeySetError, TokenRules, parse_key_set
+from tidegate.security.bearer_tokens import KEYS_MAX, KeySetError, TokenRules, parse_key_set
 from tidegate.security.principals import Principal
 from tidegate.security.sasl import Identity
 from tidegate.security.sasl_mechanisms import TokenRefused
@@ -65,6 +65,10 @@ def _symmetric() -> str:
         (signed({**CLAIMS, "iat": NOW_S + 31}), r"holds from 31 s from now on \(iat\)"),
         (signed({key: value for key, value in CLAIMS.items() if key != "exp"}), "has no end"),
         (signed({**CLAIMS, "exp": True}), "exp is no time"),
+        (signed({**CLAIMS, "exp": NOW_MS * 10}), "exp is no time"),
+        (signed({**CLAIMS, "exp": float("inf")}), "exp is no time"),
+        (signed({**CLAIMS, "exp": "9999999999"}), "exp is no time"),
+        (signed({**CLAIMS, "nbf": -1}), "nbf is no time"),
         (signed({key: value for key, value in CLAIMS.items() if key != "sub"}), "names no subject"),
         (signed({**CLAIMS, "sub": " "}), "names no subject"),
         (signed({**CLAIMS, "aud": "others"}), "InvalidAudienceError"),
@@ -86,6 +90,20 @@ def test_a_bad_token_is_refused(token: str, reason: str) -> None:
         RULES.identity(token, KEYS, NOW_MS)
 
 
+def test_only_algorithms_of_the_list_are_taken_whatever_the_key_set_says() -> None:
+    key = ec.generate_private_key(ec.SECP256K1())
+    keys = parse_key_set(json.dumps({"keys": [_public(key, "ES256K", "k")]}))
+    with pytest.raises(TokenRefused, match="InvalidAlgorithmError"):
+        RULES.identity(signed(CLAIMS, key, "ES256K", "k"), keys, NOW_MS)
+
+
+def test_a_key_for_encryption_signs_nothing() -> None:
+    for_encryption = _public(RSA, "RS256", "r") | {"use": "enc"}
+    keys = parse_key_set(json.dumps({"keys": [for_encryption, _public(EC, "ES256", "e")]}))
+    with pytest.raises(TokenRefused, match="no key of the key set has the id 'r'"):
+        RULES.identity(signed(CLAIMS), keys, NOW_MS)
+
+
 def test_clocks_may_differ_by_some_seconds() -> None:
     for changed in ({"exp": NOW_S - 29}, {"nbf": NOW_S + 30}, {"iat": NOW_S + 30}):
         RULES.identity(signed({**CLAIMS, **changed}), KEYS, NOW_MS)
@@ -105,4 +123,10 @@ def test_audience_and_issuer_are_checked_only_where_they_are_set() -> None:
 )  # fmt: skip
 def test_text_that_is_no_key_set_is_refused(text: str) -> None:
     with pytest.raises(KeySetError):
+        parse_key_set(text)
+
+
+def test_a_key_set_is_bounded() -> None:
+    text = json.dumps({"keys": [_public(EC, "ES256", "e")] * (KEYS_MAX + 1)})
+    with pytest.raises(KeySetError, match=f"more than {KEYS_MAX}"):
         parse_key_set(text)

@@ -79,6 +79,9 @@ def test_an_expired_token_ends_when_it_is_asked_to() -> None:
     ended = expired(made(), BOB, 50, NOW_MS)
     assert ended
     assert ended.expires_at_ms == NOW_MS + 50
+    late = expired(made(), BOB, 5_000, NOW_MS)
+    assert late
+    assert late.expires_at_ms == made().ends_at_ms, "a client cannot make a token live longer by this"
     assert expired(made(), ALICE, -1, NOW_MS + 10_000) is None, "of one that has ended, too"
 
 
@@ -118,20 +121,35 @@ def test_a_token_is_found_by_its_hmac_as_long_as_it_is_there() -> None:
     )
 
 
-def state_of(*tokens: DelegationToken) -> ClusterState:
+def test_a_token_that_is_gone_takes_no_memory_and_opens_nothing_when_its_id_comes_again() -> None:
+    tokens = TokensByHmac(b"secret")
+    for number in range(100):
+        assert tokens.find({f"id-{number}": made()}, token_hmac(b"secret", f"id-{number}")) == made()
+    assert repr(vars(tokens)).count("id-") == 2
+
+
+def test_the_secret_of_tokens_is_not_printed() -> None:
+    assert "secret" not in repr(SETTINGS)
+
+
+def state_of(*tokens: DelegationToken, level: int = SECURITY_LEVEL) -> ClusterState:
     security = SecurityRecords(tokens={token.token_id: token for token in tokens})
-    state = SimpleNamespace(features={METADATA_VERSION: SECURITY_LEVEL}, security=security)
+    state = SimpleNamespace(features={METADATA_VERSION: level}, security=security)
     return cast(ClusterState, state)
 
 
 def planned(
-    state: ClusterState, request: rpc.ChangeDelegationTokenRequest, settings: TokenSettings = SETTINGS
+    state: ClusterState,
+    request: rpc.ChangeDelegationTokenRequest,
+    settings: TokenSettings = SETTINGS,
+    *,
+    applied_before: bool = False,
 ) -> list[str]:
     """The operations, as text."""
     tokens = TokensByHmac(settings.secret)
     plan = plan_delegation_token(
         state, request, settings, lambda wanted: tokens.find(state.security.tokens, wanted), NOW_MS,
-        applied_before=False,
+        applied_before=applied_before,
     )  # fmt: skip
     return [str(operation) for operation in plan.operations]
 
@@ -158,6 +176,29 @@ def test_without_a_secret_there_are_no_tokens() -> None:
     assert code_of(lambda: planned(state_of(), request, TokenSettings())) is (
         ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     )
+
+
+def test_below_its_level_a_cluster_has_no_tokens() -> None:
+    create = rpc.TokenToCreate(token_id="id", owner="User:alice", max_lifetime_ms=-1)
+    request = rpc.ChangeDelegationTokenRequest(requester="User:alice", create=create)
+    assert code_of(lambda: planned(state_of(level=SECURITY_LEVEL - 1), request)) is (
+        ErrorCode.UNSUPPORTED_VERSION
+    )
+
+
+def test_a_late_copy_of_a_request_moves_no_end_and_brings_no_token_back() -> None:
+    end = rpc.TokenEnd(hmac=token_hmac(b"secret", "id"), period_ms=50)
+    create = rpc.TokenToCreate(token_id="id", owner="User:alice", max_lifetime_ms=-1)
+    for wanted in ({"expire": end}, {"renew": end}, {"create": create}):
+        request = rpc.ChangeDelegationTokenRequest(requester="User:alice", **wanted)
+        assert planned(state_of(made()), request, applied_before=True) == []
+        assert planned(state_of(), request, applied_before=True) == []
+
+
+def test_so_many_ended_tokens_are_removed_at_once() -> None:
+    ended = [replace(made(), token_id=f"id-{number}", expires_at_ms=0) for number in range(1_500)]
+    (operation,) = plan_ended_tokens(state_of(*ended), NOW_MS).operations
+    assert len(operation.change_delegation_tokens.remove) == 1_000
 
 
 def test_tokens_that_have_ended_are_removed() -> None:

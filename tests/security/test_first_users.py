@@ -41,6 +41,7 @@ TEXT = str(ADMIN)
         TEXT.replace("SHA-512", "SHA-1"),
         TEXT.replace("SHA-512", "SHA-256"),
         TEXT.replace("iterations=8192", "iterations=1"),
+        TEXT.replace("iterations=8192", "iterations=99999999"),
         TEXT.replace("salt=", "salt=*"),
         TEXT[:-1],
         "",

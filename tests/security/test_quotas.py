@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tidegate.security.quotas import (
     BUCKETS_MAX,
+    FOUND_MAX,
     NAME_CHARACTERS_MAX,
     ClientQuotas,
     QuotaEntity,
@@ -91,6 +92,35 @@ def test_a_changed_limit_holds_at_once() -> None:
     assert quotas.charge(PRODUCE, "alice", "", 0, 0.0) == pytest.approx(20.0)
     quotas.set_limits({})
     assert quotas.charge(PRODUCE, "alice", "", 3000, 0.0) == 0.0
+
+
+def test_a_lower_limit_leaves_nothing_of_the_higher_one() -> None:
+    quotas = with_limits(({"user": "alice"}, 1000.0))
+    assert quotas.charge(PRODUCE, "alice", "", 1, 0.0) == 0.0
+    quotas.set_limits({(QuotaEntity.of({"user": "alice"}), PRODUCE): 10.0})
+    assert quotas.charge(PRODUCE, "alice", "", 20, 0.0) == pytest.approx(1.0)
+
+
+def test_a_client_that_was_idle_has_saved_one_window() -> None:
+    quotas = with_limits(({"user": "alice"}, 10.0))
+    assert quotas.charge(PRODUCE, "alice", "", 10, 0.0) == 0.0
+    assert quotas.charge(PRODUCE, "alice", "", 20, 1000.0) == pytest.approx(1.0)
+
+
+def test_a_client_that_comes_again_and_again_keeps_its_debt() -> None:
+    """However many others come in between: the bucket that goes is that of a client that was idle."""
+    quotas = with_limits(({"client-id": None}, 1.0))
+    quotas.charge(PRODUCE, "", "busy", 1e6, 0.0)
+    for number in range(BUCKETS_MAX + 5):
+        quotas.charge(PRODUCE, "", f"client-{number}", 1, 0.0)
+        assert quotas.debt_s(PRODUCE, "", "busy", 0.0) > 0
+
+
+def test_limits_that_are_found_take_bounded_memory() -> None:
+    quotas = with_limits(({"user": "alice"}, 1.0))
+    for number in range(FOUND_MAX + 5):
+        assert quotas.limit(PRODUCE, "bob", f"client-{number}") is None
+    assert len(quotas._found) <= FOUND_MAX
 
 
 def test_kinds_do_not_disturb_each_other() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 
 import pytest
@@ -132,6 +133,33 @@ def test_a_client_cannot_authenticate_all_the_time() -> None:
     assert made.handshake("ONE", 1, NOW_MS + 1_000).error is ErrorCode.NONE
 
 
+def test_after_a_handshake_of_version_0_tokens_come_without_a_request() -> None:
+    made = session()
+    made.handshake("ONE", 0, NOW_MS)
+    assert made.refuses(ApiKey.SASL_AUTHENTICATE, NOW_MS) is not None
+    assert made.authenticate(b"alice", NOW_MS).error is ErrorCode.NONE
+
+
+def test_the_log_has_little_of_a_long_name_of_a_mechanism() -> None:
+    assert len(session().handshake("M" * 30_000, 1, NOW_MS).detail) < 200
+
+
+def test_a_password_is_compared_in_constant_time_also_for_an_unknown_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[bytes] = []
+
+    def compare(expected: bytes, given: bytes) -> bool:
+        compared.append(given)
+        return expected == given
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    for user in (b"alice", b"mallory"):
+        with pytest.raises(SaslFailure):
+            PlainExchange({"alice": "secret"}).respond(b"\0" + user + b"\0wrong", NOW_MS)
+    assert compared == [b"wrong"] * 2
+
+
 @pytest.mark.parametrize(
     ("message", "refusal"),
     [
@@ -174,6 +202,7 @@ def _bearer(token: str, now_ms: int) -> Identity:
         (b"n,a=bob,\x01auth=Bearer good\x01\x01", "authorization id"),
         (b"n,a=\xff,\x01auth=Bearer good\x01\x01", "authorization id"),
         (b"n,,\x01auth=Basic good\x01\x01", "'auth' not specified"),
+        (b"n,,\x01auth=Bearer \x01\x01", "'auth' not specified"),
         (b"n,,\x01other=Bearer good\x01\x01", "'auth' not specified"),
         (b"y,,\x01auth=Bearer good\x01\x01", "Invalid OAUTHBEARER client first message"),
         (b"n,,\x01auth=Bearer good\x01", "Invalid OAUTHBEARER client first message"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 from collections.abc import Callable
 
 import pytest
@@ -133,6 +134,74 @@ def test_a_final_message_that_is_changed_is_refused(change: Callable[[bytes], by
         _final(change)
 
 
+def test_a_proof_with_more_bytes_behind_it_is_refused() -> None:
+    def longer(final: bytes) -> bytes:
+        before, _, proof = final.partition(b",p=")
+        return before + b",p=" + base64.b64encode(base64.b64decode(proof) + b"\0")
+
+    with pytest.raises(ScramError):
+        _final(longer)
+
+
+def test_a_header_that_changed_on_the_way_is_refused() -> None:
+    """The proof is right: it does not cover the header, which says whether the client can bind a channel."""
+    server = ScramServer(SHA_256, "server", UNKNOWN)
+    client = ScramClient(SHA_256, "alice", "pass", "client")
+    on_the_way = client.first().replace(b"n,,", b"y,,")
+    final = client.final(server.challenge(parse_client_first(on_the_way), credential(SHA_256, "pass")))
+    with pytest.raises(ScramError, match="the channel binding changed"):
+        server.verify(final)
+
+
+def test_a_client_logs_in_as_itself_only() -> None:
+    known = credential(SHA_256, "pass")
+    own = parse_client_first(b"n,a=alice,n=alice,r=client")
+    assert ScramServer(SHA_256, "server", UNKNOWN).challenge(own, known).startswith(b"r=clientserver,")
+    with pytest.raises(ScramError, match="as itself only"):
+        ScramServer(SHA_256, "server", UNKNOWN).challenge(
+            parse_client_first(b"n,a=root,n=alice,r=client"), known
+        )
+
+
+def test_an_exchange_begins_once() -> None:
+    server, first = ScramServer(SHA_256, "server", UNKNOWN), parse_client_first(b"n,,n=alice,r=client")
+    server.challenge(first, credential(SHA_256, "pass"))
+    with pytest.raises(ScramError, match="a second first message"):
+        server.challenge(first, credential(SHA_256, "other"))
+
+
+def test_a_client_does_not_learn_why_it_is_refused() -> None:
+    """The reasons are for the node's log."""
+
+    def refused(*tokens: bytes) -> tuple[str, str]:
+        known = KnownUser(credential(SHA_256, "pass"), IDENTITY)
+        exchange = ScramExchange(SHA_256, "server", UNKNOWN, lambda _: known)
+        with pytest.raises(SaslFailure) as found:
+            for token in tokens:
+                exchange.respond(token, 0)
+        return str(found.value), found.value.detail
+
+    first = b"n,,n=alice,r=client"
+    failures = [refused(b""), refused(b"n,a=root,n=alice,r=client"), refused(first, b"c=biws,r=no,p=AAAA")]
+    assert len({message for message, _ in failures}) == 1
+    assert len({detail for _, detail in failures}) == len(failures)
+
+
+def test_proofs_and_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def compare(known: bytes, given: bytes) -> bool:
+        compared.append(len(known))
+        return known == given
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    server = ScramServer(SHA_256, "server", UNKNOWN)
+    client = ScramClient(SHA_256, "alice", "pass", "client")
+    final = client.final(server.challenge(parse_client_first(client.first()), credential(SHA_256, "pass")))
+    client.finish(server.verify(final))
+    assert compared == [len(b"clientserver"), SHA_256.digest_bytes, SHA_256.digest_bytes]
+
+
 def test_a_recorded_exchange_cannot_be_played_again() -> None:
     known = credential(SHA_256, "pass")
     client = ScramClient(SHA_256, "alice", "pass", "client")
@@ -151,7 +220,7 @@ def test_a_recorded_exchange_cannot_be_played_again() -> None:
     "message",
     [b"", b"n,,", b"n,,n=alice", b"n,,r=x,n=alice", b"p=tls-unique,,n=alice,r=x", b"n,alice,n=alice,r=x",
      b"n,,n=a=b,r=x", b"n,,n=alice,r=", b"n,,n=alice,r=\x01", b"n,,n=,r=x", b"\xff",
-     b"n,,n=alice,r=" + b"x" * 5000],
+     b"n,,n=alice,r=" + b"x" * 5000, b"n,a=" + b"x" * 5000 + b",n=alice,r=x"],
 )  # fmt: skip
 def test_a_first_message_that_cannot_be_read_is_refused(message: bytes) -> None:
     with pytest.raises(ScramError):

@@ -60,6 +60,21 @@ def test_a_node_keeps_so_many_sessions() -> None:
     assert [token for token in issued if tokens.find(token, "peer", 1) is not None] == issued[-10:]
 
 
+def test_of_all_sessions_the_one_used_least_lately_ends() -> None:
+    tokens = make(sessions_max=2)
+    first, second = (tokens.issue(principal, "peer", 0, None)[0] for principal in (ALICE, BOB))
+    assert tokens.find(first, "peer", 1) is not None
+    tokens.issue(Principal("User", "carol"), "peer", 2, None)
+    assert tokens.find(first, "peer", 3) is not None
+    assert tokens.find(second, "peer", 3) is None
+
+
+def test_the_node_does_not_keep_a_token_itself() -> None:
+    tokens = make()
+    token, _ = tokens.issue(ALICE, "peer", 0, None)
+    assert token not in repr(vars(tokens))
+
+
 def test_tokens_differ() -> None:
     tokens = SessionTokens()
     issued = {tokens.issue(ALICE, "peer", 0, None)[0] for _ in range(100)}
