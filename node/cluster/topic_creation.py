@@ -56,11 +56,17 @@ class TopicCreation:
             await self.wait_for_metadata(reply.metadata_index)
         return reply
 
+    def _creates(self, name: str) -> bool:
+        enabled = self._configuration.flag("auto.create.topics.enable")
+        return enabled and name not in internal_topics.INTERNAL_TOPICS
+
+    def would_create(self, name: str) -> bool:
+        """Whether `auto_create` makes the topic now, and does not wait for a creation that has begun."""
+        return self._creates(name) and name not in self._creating
+
     async def auto_create(self, name: str) -> ErrorCode:
         """Creates a topic that a client named and that does not exist, when the settings allow it."""
-        if name in internal_topics.INTERNAL_TOPICS or not self._configuration.flag(
-            "auto.create.topics.enable"
-        ):
+        if not self._creates(name):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             await self._create_once(name)

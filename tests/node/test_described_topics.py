@@ -20,12 +20,15 @@ from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.codecs import DUTY_MAX, Codecs
 from tidegate.node.serving.described_topics import DescribedTopics
 from tidegate.node.serving.requests import Encoded, RequestContext
+from tidegate.node.serving.throttling import Throttling
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import ManualClock
 from tidegate.tests.permissions import ALL_ALLOWED
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
+
+UNLIMITED = Throttling(dict, ManualClock(), may_act_as_node=lambda _: False)
 
 TOPICS, PARTITIONS = 20, 100
 
@@ -88,7 +91,7 @@ class Asked:
             SimpleNamespace(
                 state=self.applier.state, cluster=SimpleNamespace(controller_id=1),
                 permissions=ALL_ALLOWED, described_topics=DescribedTopics(),
-                configuration=SimpleNamespace(integer=lambda _name: 100_000),
+                configuration=SimpleNamespace(integer=lambda _name: 100_000), throttling=UNLIMITED,
             ),
         )  # fmt: skip
 
@@ -337,7 +340,7 @@ async def test_a_client_is_answered_with_the_brokers_of_its_own_listener() -> No
             state=applier.state, node_id=1, cluster=SimpleNamespace(controller_id=3),
             permissions=ALL_ALLOWED, described_topics=DescribedTopics(),
             lifecycle=SimpleNamespace(holds_session=True),
-            configuration=SimpleNamespace(integer=lambda _name: 100_000),
+            configuration=SimpleNamespace(integer=lambda _name: 100_000), throttling=UNLIMITED,
             topics=SimpleNamespace(ensure_internal_topic=returning(SimpleNamespace(partitions={0: leader}))),
         ),
     )  # fmt: skip

@@ -15,8 +15,10 @@ from tidegate.node.coordinators.coordinator_host import ReplicatedStateLog
 from tidegate.node.coordinators.group_coordination import GroupCoordination
 from tidegate.node.coordinators.marker_writing import Marker, MarkerWrites
 from tidegate.node.coordinators.transaction_coordination import TransactionCoordination
+from tidegate.node.handlers.cluster import metadata
 from tidegate.node.handlers.groups import find_coordinator
 from tidegate.node.handlers.log import fetch, produce
+from tidegate.node.serving.described_topics import DescribedTopics
 from tidegate.node.serving.permissions import Permissions
 from tidegate.node.serving.rejected_sequences import RejectedSequences
 from tidegate.node.serving.requests import Deferred, Encoded, RequestContext
@@ -354,9 +356,15 @@ async def test_a_node_that_is_cut_off_names_no_coordinator() -> None:
     )
     context, request = RequestContext(10, 3, 1, "c", "h"), SimpleNamespace(key="group", key_type=0)
     assert (await find_coordinator.handle(broker, context, request))["node_id"] == 1  # type: ignore[arg-type]
-    lifecycle.holds_session = False
-    answer = await find_coordinator.handle(broker, context, request)  # type: ignore[arg-type]
-    assert (answer["error_code"], answer["node_id"]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+
+    async def cut_off_meanwhile(_: str) -> Any:
+        lifecycle.holds_session = False
+        return topic
+
+    broker.topics.ensure_internal_topic = cut_off_meanwhile
+    for _ in ("meanwhile", "from the start"):
+        answer = await find_coordinator.handle(broker, context, request)  # type: ignore[arg-type]
+        assert (answer["error_code"], answer["node_id"]) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 
 
 @pytest.mark.parametrize(
@@ -399,3 +407,46 @@ def test_a_node_coordinates_alone_only_where_no_other_node_has_a_replica(
     coordination._cluster = cast(Any, SimpleNamespace(node_id=1))
     coordination._replicas = cast(Any, SimpleNamespace(replica=replica))
     assert coordination._is_only_replica(0) is alone
+
+
+async def test_a_client_pays_for_metadata_and_for_the_topic_that_it_creates() -> None:
+    """Else a client that asks for nothing but Metadata would evade the quotas of request time and of topics
+    (KIP-599)."""
+    whole = {QuotaKind.REQUEST: 1.0, QuotaKind.CONTROLLER_MUTATION: 1.0}
+    limits = {(QuotaEntity.of({"user": None}), kind): limit for kind, limit in whole.items()}
+    throttling = Throttling(lambda: limits, ManualClock(), may_act_as_node=lambda _: False)
+    charged: list[Any] = []
+
+    async def charge_mutations(request: Any) -> Any:
+        charged.append((list(request.partitions), request.is_strict))
+        return SimpleNamespace(admitted=1, pause_s=7.0)
+
+    async def auto_create(_: str) -> ErrorCode:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+    state = SimpleNamespace(
+        topics={}, brokers={}, cluster_id="c", index=1, unfenced_brokers=list, topic_by_id=lambda _: None
+    )
+    topics = SimpleNamespace(would_create=lambda _: True, auto_create=auto_create)
+    broker: Any = SimpleNamespace(
+        state=state, cluster=SimpleNamespace(controller_id=1), permissions=ALL_ALLOWED, topics=topics,
+        described_topics=DescribedTopics(), throttling=throttling,
+        audit=SimpleNamespace(created=lambda *_: None),
+        configuration=SimpleNamespace(integer=lambda _: 3),
+        controller=SimpleNamespace(charge_mutations=charge_mutations),
+    )  # fmt: skip
+
+    async def pause_ms(used_s: float, wanted: list[Any] | None) -> int:
+        account = Account(0.0)
+        account.use(used_s)
+        context = RequestContext(ApiKey.METADATA, 12, 1, "c", "h", account=account)
+        request: Any = SimpleNamespace(topics=wanted, allow_auto_topic_creation=True)
+        answer = await metadata.handle(broker, context, request)
+        body = b"".join(bytes(part) for part in answer.buffers)
+        assert int.from_bytes(body[:4], "big") == answer.throttle_ms, "the client is told"
+        return answer.throttle_ms
+
+    assert await pause_ms(0, None) == 0
+    assert await pause_ms(0, [SimpleNamespace(name="new", topic_id=None)]) == 7000
+    assert charged == [([3], False)]
+    assert await pause_ms(5, None) > 0

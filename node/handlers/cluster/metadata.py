@@ -11,7 +11,7 @@ partitions a turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from ....security.acls import ResourceType
 from ....wire import codec
 from ....wire.api import ApiKey
 from ....wire.encode import EncodedItems
-from ....wire.errors import ErrorCode
+from ....wire.errors import ErrorCode, KafkaError
 from ...cluster.internal_topics import INTERNAL_TOPICS
 from ...serving.broker import Broker
 from ...serving.described_topics import Variant
@@ -32,6 +32,7 @@ from ...serving.requests import (
     most_severe_error,
     worst_error,
 )
+from ..topics.mutation_quota import charge_mutations
 from .authorized_operations import NOT_ASKED_FOR, authorized_operations
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _WORK_BYTES: Final = 4096
 
 
 async def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> Encoded:
-    version = context.api_version
+    version, pause_ms = context.api_version, broker.throttling.charge_time(context)
     with_operations = getattr(request, "include_topic_authorized_operations", False)
     on_cluster = NOT_ASKED_FOR
     if getattr(request, "include_cluster_authorized_operations", False):
@@ -72,7 +73,7 @@ async def handle(broker: Broker, context: RequestContext, request: MetadataReque
     if request.topics is None or (version == 0 and not request.topics):
         # The same answer for everyone, where everyone sees everything.
         kept = None if broker.permissions.is_enabled else descriptions("")
-        whole = None if kept is None else kept.whole(_whole(broker, on_cluster))
+        whole = None if kept is None or pause_ms else kept.whole(_whole(broker, on_cluster))
         if whole is not None:
             return Encoded([whole[0]], whole[1])
         for topic in list(broker.state.topics.values()):
@@ -89,12 +90,25 @@ async def handle(broker: Broker, context: RequestContext, request: MetadataReque
             described = kept or descriptions(seen)
             described.look_at(state)
             found.append(described.of(state, state.topics[seen]))
-        body = _body(broker, context, EncodedItems([each.encoded for each in found]), on_cluster)
+        body = _body(broker, context, EncodedItems([each.encoded for each in found]), on_cluster, pause_ms)
         outcome = most_severe_error(each.outcome for each in found)
-        if kept is not None:
+        if kept is not None and not pause_ms:
             kept.keep_whole(_whole(broker, on_cluster), body, outcome)
-        return Encoded([body], outcome)
-    create = getattr(request, "allow_auto_topic_creation", True)
+        return Encoded([body], outcome, pause_ms)
+
+    async def created(name: str) -> ErrorCode:
+        """Charged as CreateTopics is."""
+        nonlocal pause_ms
+        try:
+            if broker.topics.would_create(name):
+                partitions = [broker.configuration.integer("num.partitions")]
+                _, owed_ms = await charge_mutations(broker, context, partitions)
+                pause_ms = max(pause_ms, owed_ms)
+        except KafkaError as error:
+            return error.code
+        return await broker.topics.auto_create(name)
+
+    create = created if getattr(request, "allow_auto_topic_creation", True) else None
     items, codes = [], []
     for name, topic_id in dict.fromkeys(
         (topic.name, getattr(topic, "topic_id", None)) for topic in request.topics
@@ -110,7 +124,8 @@ async def handle(broker: Broker, context: RequestContext, request: MetadataReque
             encoded, code = encode(one), worst_error(one)
         items.append(encoded)
         codes.append(code)
-    return Encoded([_body(broker, context, EncodedItems(items), on_cluster)], most_severe_error(codes))
+    body = _body(broker, context, EncodedItems(items), on_cluster, pause_ms)
+    return Encoded([body], most_severe_error(codes), pause_ms)
 
 
 def _whole(broker: Broker, on_cluster: int) -> Hashable:
@@ -118,10 +133,12 @@ def _whole(broker: Broker, on_cluster: int) -> Hashable:
     return id(broker.state), broker.state.index, broker.cluster.controller_id, on_cluster
 
 
-def _body(broker: Broker, context: RequestContext, topics: EncodedItems, on_cluster: int) -> bytes:
+def _body(
+    broker: Broker, context: RequestContext, topics: EncodedItems, on_cluster: int, pause_ms: int
+) -> bytes:
     state, version = broker.state, context.api_version
     fields: dict[str, object] = {
-        "throttle_time": 0,
+        "throttle_time": pause_ms,
         "brokers": [
             {"node_id": b.node_id, "host": at.host, "port": at.port, "rack": b.rack or None}
             for b in state.unfenced_brokers()
@@ -142,7 +159,7 @@ async def _one(
     context: RequestContext,
     name: str | None,
     topic_id: UUID | None,
-    create: bool,
+    create: Callable[[str], Awaitable[ErrorCode]] | None,
     operations_on: Callable[[str], int],
 ) -> TopicState | dict[str, object]:
     """One topic that was asked for: by name, or since version 12 by id; or why there is none.  A client that
@@ -166,13 +183,13 @@ async def _one(
     operations = operations_on(name)
     if topic_name_problem(name) is not None:
         return _failed(name, None, ErrorCode.INVALID_TOPIC_EXCEPTION, operations)
-    if not create:
+    if create is None:
         return _failed(name, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, operations)
     if not broker.permissions.allows(context, "new topics"):
         refused = broker.permissions.refusal(context, "new topic", name)
         if refused is not ErrorCode.NONE:
             return _failed(name, None, refused)
-    code = await broker.topics.auto_create(name)
+    code = await create(name)
     if code is ErrorCode.LEADER_NOT_AVAILABLE:
         broker.audit.created(context, name)
     return _failed(name, None, code, operations)

@@ -51,13 +51,10 @@ async def _find(broker: Broker, context: RequestContext, key_type: int, key: str
     refused = broker.permissions.refusal(context, _SUBJECTS[key_type], key)
     if refused is not ErrorCode.NONE:
         return _failure(refused, "")
-    if not broker.lifecycle.holds_session:  # what it knows may be old, and it would name itself
-        return _failure(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            "this node has no session with the controller now: ask another one",
-        )
     try:
+        _require_session(broker)
         topic = await broker.topics.ensure_internal_topic(topic_name)
+        _require_session(broker)  # to make the topic takes its time
     except KafkaError as error:
         return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
@@ -75,6 +72,13 @@ async def _find(broker: Broker, context: RequestContext, key_type: int, key: str
         "host": endpoint.host,
         "port": endpoint.port,
     }
+
+
+def _require_session(broker: Broker) -> None:
+    """Raises KafkaError: what this node knows may be old, and it would name itself."""
+    if not broker.lifecycle.holds_session:
+        message = "this node has no session with the controller now: ask another one"
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
 
 
 def _failure(code: ErrorCode, message: str) -> dict[str, object]:

@@ -16,6 +16,8 @@ from ...serving.broker import Broker
 from ...serving.requests import RequestContext
 
 STRICT_FROM: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
+NEVER: Final = 1 << 15
+"""Above every version: of Metadata, which may create a topic, too."""
 EXCEEDED: Final = "The throttling quota has been exceeded."
 
 
@@ -31,7 +33,7 @@ async def charge_mutations(
         user=user,
         client_id=client_id,
         partitions=partitions,
-        is_strict=context.api_version >= STRICT_FROM[ApiKey(context.api_key)],
+        is_strict=context.api_version >= STRICT_FROM.get(ApiKey(context.api_key), NEVER),
     )
     reply = await broker.controller.charge_mutations(request)
     return reply.admitted, broker.throttling.paused(
