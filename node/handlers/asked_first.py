@@ -16,7 +16,7 @@ may answer by itself depends on what the answer promises:
 
 The parts that are asked refuse: `ReplicaManager.append_now` and `delete_records` ask the lease,
 `CoordinatorHost` the session, `Replica` whether it leads.  A handler that awaits between the question and its
-answer asks again.
+answer asks again; `AWAITS` in `tests/node/test_asked_first.py` says of each such await who does, or why not.
 """
 
 from __future__ import annotations
