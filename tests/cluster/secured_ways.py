@@ -15,6 +15,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 from tidegate.processes.administrator import NAME as ADMINISTRATOR
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.runtime.disk import RealDisk
 from tidegate.security.client_security import ClientSecurity
 
 SCRAM = "SCRAM-SHA-512"
@@ -35,7 +36,8 @@ class SecuredCluster(LocalCluster):
         self.way = way
         tokens = directory / "tokens"
         tokens.mkdir(parents=True)
-        self.token_path = tokens / "token.jwt"
+        self.token_path, self._key_set = tokens / "token.jwt", tokens / "keys.json"
+        self._signing_keys: list[dict[str, str]] = []
         of_way: dict[str, Mapping[str, object]] = {
             SCRAM: {},
             CERTIFICATE: {
@@ -53,25 +55,35 @@ class SecuredCluster(LocalCluster):
             },
             BEARER: {
                 "sasl.enabled.mechanisms": [SCRAM, BEARER],
-                "sasl.oauthbearer.jwks.endpoint.url": f"file://{tokens / 'keys.json'}",
+                "sasl.oauthbearer.jwks.endpoint.url": f"file://{self._key_set}",
                 "sasl.oauthbearer.expected.audience": ["tidegate"],
                 "sasl.oauthbearer.expected.issuer": "tests",
             },
         }
-        self._make_token(tokens / "keys.json")
+        self.renew_token()
         super().__init__(directory / "nodes", 3, {**settings, **of_way[way]}, with_users=True)
         self.certificates.renew_client(ADMINISTRATOR)
 
-    def _make_token(self, keys: Path) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
+    def renew_token(self) -> None:
+        """Makes a token that a new key has signed.  The keys before it count until
+        `forget_former_signing_keys`."""
+        key, name = ec.generate_private_key(ec.SECP256R1()), f"key-{len(self._signing_keys)}"
         public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
-        keys.write_text(json.dumps({"keys": [public | {"kid": "k", "use": "sig"}]}))
+        self._signing_keys.append(public | {"kid": name, "use": "sig"})
+        self._write_key_set()
         now = int(time.time())
         claims = {
             "sub": ADMINISTRATOR, "aud": "tidegate", "iss": "tests", "iat": now, "exp": now + TOKEN_S,
             "scope": "kafka",
         }  # fmt: skip
-        self.token_path.write_text(jwt.encode(claims, key, "ES256", headers={"kid": "k"}))
+        self.token_path.write_text(jwt.encode(claims, key, "ES256", headers={"kid": name}))
+
+    def forget_former_signing_keys(self) -> None:
+        del self._signing_keys[:-1]
+        self._write_key_set()
+
+    def _write_key_set(self) -> None:
+        RealDisk().write_atomic(self._key_set, json.dumps({"keys": self._signing_keys}).encode())
 
     @property
     def of_our_client(self) -> ClientSecurity:
