@@ -56,6 +56,24 @@ def test_a_node_certificate_is_no_other_hosts(tmp_path: Path) -> None:
         )
 
 
+def test_who_has_a_certificate_is_no_authority(tmp_path: Path) -> None:
+    """Else each node, and each client, could make certificates for all others."""
+    authority = Authority.create("cluster", lifetime())
+    signed = authority.sign("mallory", lifetime())
+    mallory = Authority.load(signed.certificate, signed.key)
+    forged = node_certificate(mallory, 7, ["broker.example"], lifetime())
+    chained = Certificate(forged.certificate + signed.certificate, forged.key)
+    with pytest.raises(ssl.SSLCertVerificationError, match="invalid CA certificate"):
+        shown(tmp_path, authority, chained, "broker.example")
+
+
+def test_an_authority_makes_no_other_authorities() -> None:
+    (found,) = x509.load_pem_x509_certificates(Authority.create("cluster", lifetime()).pem.certificate)
+    constraints = found.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert constraints.critical
+    assert (constraints.value.ca, constraints.value.path_length) == (True, 0)
+
+
 def test_nodes_take_the_files_as_their_identity(tmp_path: Path) -> None:
     authority = Authority.create("cluster", lifetime())
     own = node_certificate(authority, 7, [], lifetime())
