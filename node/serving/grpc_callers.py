@@ -5,10 +5,12 @@
 | `authorization: Session <token>` | of the SASL exchange that gave this connection the token |
 | `authorization: Bearer <token>` | of the bearer token (OAUTHBEARER), which is checked at each call |
 | a certificate of the client | as on a Kafka listener (`ssl.principal.mapping.rules`) |
-| nothing | ANONYMOUS; on a listener with SASL the call is refused |
+| nothing | ANONYMOUS |
 
-`GrpcAccess` stands before every service of the server: a call without an identity ends before its service
-hears of it, and a principal has so many calls at a time.  The services ask `require` for the right of the
+On a listener with SASL only the first two count: a certificate opens the connection, and proves no more.
+
+`GrpcAccess` stands before every service of the server: a call without an identity ends before its message is
+read, and a principal has so many calls at a time.  The services ask `require` for the right of the
 call's method (`METHOD_RIGHTS`), at the beginning, and streams again before each chunk.
 
 A client with SASL carries out the exchange by one call (`session_tokens.py`): both streams carry the
@@ -99,11 +101,11 @@ class GrpcAccess:
         shown = dict(context.invocation_metadata() or ()).get("authorization")
         if shown is not None:
             return self._authorized(shown if isinstance(shown, str) else shown.decode("latin-1"), peer)
+        if self._identity.security.has_sasl:
+            raise _unauthenticated("authenticate first: this listener wants a session token")
         certificate = context.auth_context().get("x509_pem_cert")
         if certificate:
             return Caller(self._certified(next(iter(certificate))), _host(peer))
-        if self._identity.security.has_sasl:
-            raise _unauthenticated("authenticate first: this listener wants a session token")
         return Caller(ANONYMOUS, _host(peer))
 
     def _authorized(self, shown: str, peer: str) -> Caller:
@@ -228,7 +230,11 @@ class GrpcAccess:
 
 
 class GrpcGuard(grpc.aio.ServerInterceptor):
-    """Lets no call without an identity through, and none beyond its principal's share."""
+    """Lets no call without an identity through, and none beyond its principal's share.
+
+    To gRPC each guarded method takes a stream, whose one message the guard reads when it knows the client:
+    gRPC would read a request of up to `GRPC_MESSAGE_BYTES_MAX` of any client first.
+    """
 
     def __init__(self, access: GrpcAccess, *, unguarded: tuple[str, ...] = ()) -> None:
         """`unguarded`: prefixes of methods that know their callers in another way."""
@@ -256,25 +262,25 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             "response_serializer": handler.response_serializer,
         }
         if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(self._guarded(handler.unary_unary), **codec)
+            return grpc.stream_unary_rpc_method_handler(self._guarded(handler.unary_unary), **codec)
         assert handler.unary_stream is not None, "no service takes a stream"
-        return grpc.unary_stream_rpc_method_handler(self._guarded_stream(handler.unary_stream), **codec)
+        return grpc.stream_stream_rpc_method_handler(self._guarded_stream(handler.unary_stream), **codec)
 
     def _guarded(self, behave: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        async def guarded(request: object, context: Context) -> object:
+        async def guarded(_: AsyncIterator[Any], context: Context) -> object:
             try:
                 with self._access.counted(self._access.caller(context)):
-                    return await behave(request, context)
+                    return await behave(await _message(context), context)
             except KafkaError as refused:
                 await _abort(context, refused)
 
         return guarded
 
     def _guarded_stream(self, behave: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        async def guarded(request: object, context: Context) -> AsyncIterator[object]:
+        async def guarded(_: AsyncIterator[Any], context: Context) -> AsyncIterator[object]:
             try:
                 with self._access.counted(self._access.caller(context)):
-                    async for answer in behave(request, context):
+                    async for answer in behave(await _message(context), context):
                         yield answer
             except KafkaError as refused:
                 await _abort(context, refused)
@@ -286,6 +292,14 @@ def subject_name(pem: bytes) -> str:
     """As `distinguished_name`, of a PEM certificate, which gRPC has verified."""
     subject = x509.load_pem_x509_certificate(pem).subject
     return subject.rfc4514_string({each.oid: attribute_name(each.oid.dotted_string) for each in subject})
+
+
+async def _message(context: Context) -> object:
+    """The one that a call has."""
+    message: object = await context.read()
+    if message is grpc.aio.EOF:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+    return message
 
 
 async def _abort(context: Context, refused: KafkaError) -> NoReturn:
