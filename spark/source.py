@@ -13,27 +13,17 @@ data.
 
 from __future__ import annotations
 
-import gc
-import logging
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from ..runtime.logs import configure, get
-from ..security.client_security import ClientSecurity
-from .channels import Channels
-from .connection import DataClient
-from .counting import count_range
-from .decode import Target, decode_batches
-from .decompression import Budget
-from .fetch import RangeRequest, fetch_range
-from .options import ReadOptions, client_security, parse_options
-from .planning import PlannedRange, plan
+from ..runtime.logs import get
+from .options import ReadOptions, parse_options
+from .planning import plan
+from .range_reader import RangePartition, RangeReader
 from .schema import projected_columns, spark_schema
 
 log = get(__name__)
@@ -42,37 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "tidegate"
-ROWS_MIN = 10_000  # for smaller Arrow batches, Spark's cost of a batch exceeds that of joining them here
-ROWS_MAX = 50_000
-JOINED_BYTES_MAX = 16 << 20
-EMPTY_ROWS_MAX = 1 << 20  # rows without columns need no memory
-
-CHANNEL_SETS_MAX = 8
-_worker_channels: OrderedDict[tuple[tuple[str, str], ...], tuple[ClientSecurity | None, Channels]] = (
-    OrderedDict()
-)
-"""Spark's worker processes run task after task: their connections stay open in between, for each identity
-that the tasks have."""
-
-
-def _channels_of(
-    properties: tuple[tuple[str, str], ...],
-) -> tuple[ClientSecurity | None, Channels]:
-    found = _worker_channels.pop(properties, None)
-    if found is None:
-        security = client_security(properties)
-        found = security, Channels(security=security)
-    _worker_channels[properties] = found
-    if len(_worker_channels) > CHANNEL_SETS_MAX:
-        _worker_channels.popitem(last=False)[1][1].close()
-    return found
-
-
-@dataclass(frozen=True)
-class RangePartition(InputPartition):
-    """One task: a planned range."""
-
-    value: PlannedRange | None
 
 
 class TidegateSource(DataSource):
@@ -106,11 +65,12 @@ class TidegateReader(DataSourceReader):
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
+        self._ranges = RangeReader(options, columns)
 
     def partitions(self) -> list[InputPartition]:
         """One range of offsets a task.  On the driver.  Raises ReadError, or OptionError for an option that
         does not fit the topics."""
-        client = self._connect()
+        client = self._ranges.connect()
         if self._options.ignored:
             log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
         try:
@@ -123,90 +83,7 @@ class TidegateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records as Arrow batches, by offset.  In a task.  Raises ReadError when no node serves
         them, KafkaError for a batch that cannot be decoded."""
-        if gc.get_freeze_count() == 0:
-            # PySpark's daemon collects before every task; a fifth of the cost of a task when all is frozen
-            gc.freeze()
-        if partition.value is None:  # Spark makes one empty partition out of none
-            return
-        client = self._connect()
-        try:
-            if self._columns:
-                budget = self._budget(partition.value.topic)
-                decoded = self._decoded(client, partition.value, budget)
-                yield from join_small_batches(decoded, min(JOINED_BYTES_MAX, budget.piece_cost_max))
-            else:
-                yield from empty_rows(count_range(client, self._request(client, partition.value)))
-        finally:
-            client.close()
-
-    def _budget(self, topic: str) -> Budget:
-        return Budget.of_memory(
-            self._options.task_memory_bytes, topic, with_headers="headers" in self._columns
-        )
-
-    def _decoded(self, client: DataClient, part: PlannedRange, budget: Budget) -> Iterator[pa.RecordBatch]:
-        target = Target(part.topic, part.partition, self._columns, part.start, part.end)
-        for chunk in fetch_range(client, self._request(client, part)):
-            yield from decode_batches(target, chunk.records, chunk.visible, budget)
-
-    def _request(self, client: DataClient, part: PlannedRange) -> RangeRequest:
-        if part.leader is not None:
-            client.remember_leader(part.topic, part.partition, part.leader)
-        return RangeRequest(
-            topic=part.topic,
-            topic_id=part.topic_id,
-            partition=part.partition,
-            start=part.start,
-            end=part.end,
-            read_committed=self._options.read_committed,
-            fail_on_data_loss=self._options.fail_on_data_loss,
-        )
-
-    def _connect(self) -> DataClient:
-        if not logging.getLogger().handlers:
-            # this is one of Spark's worker processes: its standard error is Spark's
-            configure(level="WARNING")
-        security, channels = _channels_of(self._options.security)
-        return DataClient(
-            self._options.bootstrap,
-            retry_timeout_ms=self._options.retry_timeout_ms,
-            channels=channels,
-            security=security,
-        )
-
-
-def join_small_batches(
-    batches: Iterable[pa.RecordBatch], bytes_max: int = JOINED_BYTES_MAX
-) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of ROWS_MIN to ROWS_MAX rows, unless `bytes_max` requires smaller ones."""
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if held and size + batch.nbytes > bytes_max:
-            yield from _emit(held)
-            held, rows, size = [], 0, 0
-        held.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows >= ROWS_MIN or size >= bytes_max:
-            yield from _emit(held)
-            held, rows, size = [], 0, 0
-    yield from _emit(held)
-
-
-def empty_rows(count: int) -> Iterator[pa.RecordBatch]:
-    """Batches without columns, which have only a length."""
-    for start in range(0, count, EMPTY_ROWS_MAX):
-        rows = min(EMPTY_ROWS_MAX, count - start)
-        yield pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
-
-
-def _emit(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    if not held:
-        return
-    joined: Any = held[0] if len(held) == 1 else pa.concat_batches(held)
-    for start in range(0, joined.num_rows, ROWS_MAX):
-        yield joined.slice(start, ROWS_MAX)
+        return self._ranges.read(partition)
 
 
 def register(spark: SparkSession) -> None:

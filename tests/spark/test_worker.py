@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from tidegate.spark import source
+from tidegate.spark import range_reader
 from tidegate.spark.channels import Channels
-from tidegate.spark.source import TidegateSource, join_small_batches
+from tidegate.spark.range_reader import join_small_batches
+from tidegate.spark.source import TidegateSource
 
 from .conftest import Partition, Script, numbered_batches
 
@@ -19,7 +20,7 @@ from .conftest import Partition, Script, numbered_batches
 def channels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Channels]:
     """Those of a worker that has just begun."""
     channels = Channels()
-    monkeypatch.setattr(source, "_worker_channels", OrderedDict({(): (None, channels)}))
+    monkeypatch.setattr(range_reader, "_worker_channels", OrderedDict({(): (None, channels)}))
     yield channels
     channels.close()
 
@@ -56,16 +57,18 @@ def test_the_channel_that_was_not_used_for_longest_is_closed() -> None:
 
 
 def test_tasks_of_two_users_share_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "_worker_channels", OrderedDict())
+    monkeypatch.setattr(range_reader, "_worker_channels", OrderedDict())
 
     def channels_of(user: str) -> Channels:
         jaas = f'ScramLoginModule required username="{user}" password="x";'
-        return source._channels_of((("sasl.jaas.config", jaas), ("security.protocol", "SASL_PLAINTEXT")))[1]
+        return range_reader._channels_of(
+            (("sasl.jaas.config", jaas), ("security.protocol", "SASL_PLAINTEXT"))
+        )[1]
 
     alice, bob = channels_of("alice"), channels_of("bob")
     assert alice is not bob
     assert channels_of("alice") is alice
-    for number in range(source.CHANNEL_SETS_MAX):
+    for number in range(range_reader.CHANNEL_SETS_MAX):
         channels_of(f"other-{number}")
     assert channels_of("alice") is not alice
 
