@@ -12,6 +12,7 @@ import asyncio
 import ctypes
 import gc
 import os
+import resource
 import socket
 import sys
 from pathlib import Path
@@ -89,6 +90,8 @@ def tune_process() -> None:
     """What was measured as worth it."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
+    descriptors_max = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors_max, descriptors_max))  # as the JVM does
     try:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)

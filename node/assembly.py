@@ -26,7 +26,7 @@ from ..replication.manager import ReplicaManager
 from ..runtime.clock import Clock
 from ..runtime.disk import Disk
 from ..runtime.kernel_sync import KernelSync
-from ..runtime.network import grpc_node_channel, grpc_server
+from ..runtime.network import GRPC_FOR_CLIENTS, grpc_node_channel, grpc_server
 from ..storage.folders.data_folders import DataFolders
 from ..storage.log.group_commit import GroupCommit
 from .cluster.cluster_view import ClusterView
@@ -452,9 +452,16 @@ def _admission(foundation: Foundation, joined: _Joined) -> _Admission:
 
 def _grpc_server(foundation: Foundation, access: GrpcAccess) -> grpc.aio.Server:
     """It may have the controller's service, too, which is for nodes alone."""
+    configuration, listeners = foundation.configuration, foundation.configuration.listeners
     guard = GrpcGuard(access, unguarded=(CONTROLLER_METHODS,))
     nodes_only = () if foundation.certificates.controllers is None else (NodesOnly(),)
-    server = grpc_server(interceptors=[guard, *nodes_only])
+    serves_nodes = configuration.is_controller and not listeners.own_controller_grpc
+    server = grpc_server(
+        () if serves_nodes else GRPC_FOR_CLIENTS,
+        [guard, *nodes_only],
+        connections_max=configuration.grpc_connections_max(listeners.grpc),
+        idle_s=configuration.seconds("connections.max.idle.ms"),
+    )
     guard.add_to_server(server)
     return server
 

@@ -316,7 +316,11 @@ class Node:
             controller.add_to_server(self._parts.grpc)
             return
         tls = self._certificates.controllers
-        server = grpc_server(interceptors=() if tls is None else (NodesOnly(),))
+        server = grpc_server(
+            interceptors=() if tls is None else (NodesOnly(),),
+            connections_max=self._configuration.grpc_connections_max(own[0]),
+            idle_s=self._configuration.seconds("connections.max.idle.ms"),
+        )
         controller.add_to_server(server)
         with opening(own[0]):
             bind_grpc(server, own[0].host, own[0].port, None if tls is None else node_credentials(tls))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import socket
 import ssl
 from collections import Counter
@@ -34,17 +35,35 @@ from .turns import LoopTurns
 from .unauthenticated import Unauthenticated
 
 __all__ = [
-    "ByteBudget", "FrameConnection", "FrameHandler", "FrameLease", "FrameServer", "ListenerUnusable",
-    "LogLimiter", "PortInUse", "ask_frame",
-    "bind_grpc", "connect_frames", "free_port", "grpc_channel", "grpc_channel_blocking", "grpc_node_channel",
+    "GRPC_FOR_CLIENTS",
+    "ByteBudget",
+    "FrameConnection",
+    "FrameHandler",
+    "FrameLease",
+    "FrameServer",
+    "ListenerUnusable",
+    "LogLimiter",
+    "PortInUse",
+    "ask_frame",
+    "bind_grpc",
+    "connect_frames",
+    "free_port",
+    "grpc_channel",
+    "grpc_channel_blocking",
+    "grpc_node_channel",
     "grpc_server",
-    "opening", "port_is_free",
-    "serve_frames", "why_not_connected",
+    "opening",
+    "port_is_free",
+    "serve_frames",
+    "why_not_connected",
 ]  # fmt: skip
 
 log = logs.get(__name__)
 
 GRPC_MESSAGE_BYTES_MAX = 64 << 20
+GRPC_SHARE_OF_DESCRIPTORS = 4
+"""The connections of a gRPC server take one in so many of the process's file descriptors at most: silent
+clients leave the others for Kafka's connections and the logs."""
 CONNECTIONS_MAX = 4096
 CONNECTIONS_UNBOUNDED = 2**31 - 1
 UNAUTHENTICATED_MAX = 500
@@ -56,6 +75,7 @@ ACCEPTED_AT_ONCE = 64
 """In one turn of the loop.  When very many honest clients come at once, the handshakes of those before them
 end first: they do not push each other out of `UNAUTHENTICATED_MAX`."""
 AUTHENTICATION_S_MAX = 30.0
+GRPC_IDLE_S = 600.0
 FRAMES_IN_FLIGHT_BYTES_MAX = 512 << 20
 LOOK_AFTER_S = 2.0
 """How often a server looks for connections that stand still, come too slowly or are idle."""
@@ -516,6 +536,12 @@ _GRPC_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S_MAX)),
 )
+GRPC_FOR_CLIENTS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_concurrent_streams", 1_000),
+)
+"""Of a server whose callers are clients alone: their requests are small, and a connection has so many at a
+time."""
 _GRPC_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *_GRPC_OPTIONS,
     ("grpc.enable_http_proxy", 0),  # a proxy from the environment must not come between two brokers
@@ -530,11 +556,26 @@ _GRPC_CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 def grpc_server(
     options: Sequence[tuple[str, int | str]] = (),
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    *,
+    connections_max: int = CONNECTIONS_MAX,
+    idle_s: float = GRPC_IDLE_S,
 ) -> grpc.aio.Server:
-    """An asyncio gRPC server; `options` override the common ones.  Give it a port by `bind_grpc`."""
-    return grpc.aio.server(
-        options=_overridden(_GRPC_SERVER_OPTIONS, options), interceptors=tuple(interceptors)
+    """An asyncio gRPC server; `options` override the common ones.  Give it a port by `bind_grpc`.
+
+    It closes one connection more than `connections_max`, or than its share of the process's file descriptors,
+    at once, and a connection without calls after `idle_s`; its client connects again for the next call."""
+    bounds = (
+        ("grpc.max_allowed_incoming_connections", min(connections_max, _grpc_descriptors())),
+        ("grpc.max_connection_idle_ms", int(1000 * idle_s)),
     )
+    return grpc.aio.server(
+        options=_overridden((*_GRPC_SERVER_OPTIONS, *bounds), options), interceptors=tuple(interceptors)
+    )
+
+
+def _grpc_descriptors() -> int:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return CONNECTIONS_UNBOUNDED if limit == resource.RLIM_INFINITY else limit // GRPC_SHARE_OF_DESCRIPTORS
 
 
 def _overridden(

@@ -1,6 +1,6 @@
 """The write latency of one client (the bystander) while others overload the same nodes.
 
-    python bench/bystander [pipelined] [insistent] [large] [batches] [probes]
+    python bench/bystander [pipelined] [insistent] [large] [batches] [probes] [silence]
                            [--directory DIR] [--nodes 1,3] [--rounds 5]
 
 Without a name, all of them.  The bystander writes with acks=all, one record at a time with a short pause; the
@@ -15,7 +15,7 @@ the bystander's writes before and during the load, and the number of lost broker
     batches     2 MB of the batches that cost a broker most: highly compressed, or with a million records
     probes      70, then 500 connections to the metrics port that say nothing; others that ask and never read
                 the answer
-
+    silence     2,000 gRPC connections that say nothing, at one node: their cost; whether others are served
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 
 from tidegate.bench.bystander.crowds import CROWDS, bench_crowd
 from tidegate.bench.bystander.probes import bench_probes
+from tidegate.bench.bystander.silence import bench_silence
 
 
 def numbers(text: str) -> list[int]:
@@ -39,7 +40,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(CROWDS)}, probes")
+    arguments.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(CROWDS)}, probes, silence")
     arguments.add_argument(
         "--directory", type=Path, help="a folder on the disk to measure (default: the temporary one)"
     )
@@ -48,16 +49,18 @@ def main() -> None:
     )
     arguments.add_argument("--rounds", type=int, default=5, help="how often each crowd comes")
     chosen = arguments.parse_args()
-    unknown = [part for part in chosen.parts if part not in (*CROWDS, "probes")]
+    unknown = [part for part in chosen.parts if part not in (*CROWDS, "probes", "silence")]
     if unknown:
         arguments.error(f"unknown: {', '.join(unknown)}")
-    for part in chosen.parts or (*CROWDS, "probes"):
+    for part in chosen.parts or (*CROWDS, "probes", "silence"):
         for nodes in chosen.nodes:
             root = Path(tempfile.mkdtemp(prefix="tidegate-bench-", dir=chosen.directory))
             before = os.getloadavg()[0]
             try:
                 if part == "probes":
                     asyncio.run(bench_probes(root, nodes, chosen.rounds))
+                elif part == "silence":
+                    asyncio.run(bench_silence(root))
                 else:
                     asyncio.run(bench_crowd(root, part, nodes, chosen.rounds))
             finally:

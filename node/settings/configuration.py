@@ -28,7 +28,7 @@ from ...controller.state.resource_settings import (
 from ...coordinator.group.consumer.assignors import ASSIGNORS
 from ...coordinator.group.policy import MigrationPolicy
 from ...runtime.host_names import host_problem
-from ...runtime.listeners import ListenerError
+from ...runtime.listeners import Listener, ListenerError
 from ...runtime.tls import TlsFiles
 from ...security.delegation_tokens import TokenSettings
 from ...security.quotas import QuotaWindow
@@ -44,6 +44,8 @@ from .definitions import (
 )
 from .node_listeners import NodeListeners, node_listeners
 from .security_settings import (
+    LISTENER_PREFIX,
+    MAX_CONNECTIONS,
     ListenerSecurity,
     SecuritySettingError,
     first_users,
@@ -121,6 +123,11 @@ class Configuration:
     def seconds(self, key: str) -> float:
         """A setting in milliseconds, as seconds."""
         return self.integer(key) / 1000
+
+    def grpc_connections_max(self, listener: Listener) -> int:
+        """Of a gRPC listener, which is not one of those that share `max.connections`."""
+        own = self.values.get(f"{LISTENER_PREFIX}{listener.name.lower()}.{MAX_CONNECTIONS}")
+        return self.integer(MAX_CONNECTIONS) if own is None else int(own)
 
     def quota_window(self) -> QuotaWindow:
         return QuotaWindow(float(self.integer("quota.window.size.seconds")), self.integer("quota.window.num"))

@@ -270,7 +270,10 @@ SETTINGS: Final[dict[str, Setting]] = {
         256 << 20, "Bytes of requests in work on all connections; above, reading pauses.", 1 << 20
     ),
     "max.connections": _int(
-        10000, "Connections of all Kafka listeners; one more is closed at once.", 1, 2**31 - 1
+        10000,
+        "Connections of all Kafka listeners, and of each gRPC listener; one more is closed at once.",
+        1,
+        2**31 - 1,
     ),
     "max.connections.per.ip": _int(
         2**31 - 1, "Connections of all Kafka listeners from one address.", 1, 2**31 - 1

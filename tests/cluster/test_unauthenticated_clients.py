@@ -1,4 +1,5 @@
-"""10,000 connections whose clients never say who they are: the node stays small, and serves all others."""
+"""10,000 connections whose clients never say who they are, to Kafka's listeners or to gRPC's: the node stays
+small, and serves all others."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from tidegate.client.connecting.connection import BrokerConnection
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.runtime.http import get
 from tidegate.runtime.network import UNAUTHENTICATED_MAX, port_is_free
 from tidegate.security.client_security import ClientSecurity
 from tidegate.tests.certificates import Authority
@@ -26,6 +28,10 @@ USES = ("PLAINTEXT", "GRPC", "CONTROLLER", "METRICS", "SASL_PLAINTEXT", "SSL")
 USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="wonder";'
 CONNECTIONS = 10_000
 AT_ONCE = 200
+GRPC_MAX = 50
+GRPC_BOUNDS = {"listener.name.grpc.max.connections": GRPC_MAX, "connections.max.idle.ms": 8_000}
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""Of HTTP/2: after it a connection is whole, and may stay silent."""
 GROWTH_KIB_MAX = 300_000
 """Of the process: 340 KiB for each of 500 connections, and those that are just being closed."""
 
@@ -70,7 +76,7 @@ def free_base_port() -> int:
 
 
 @pytest.fixture
-async def crowded(tmp_path: Path) -> AsyncIterator[Crowded]:
+async def crowded(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Crowded]:
     base, authority = free_base_port(), Authority(tmp_path / "tls")
     files = authority.issue("localhost")
     ports = {use: base + STEP * number for number, use in enumerate(USES)}
@@ -84,21 +90,25 @@ async def crowded(tmp_path: Path) -> AsyncIterator[Crowded]:
         "ssl.keystore.location": str(files.certificate),
         "ssl.key.location": str(files.key),
         "max.connections": 4 * UNAUTHENTICATED_MAX,
+        **getattr(request, "param", {}),
     }
     async with LocalCluster(tmp_path / "cluster", 1, settings, base_port=base) as cluster:
         yield Crowded(cluster, authority, ports)
 
 
 @asynccontextmanager
-async def silent(port: int) -> AsyncIterator[None]:
-    """Clients that connect and say nothing."""
+async def silent(port: int, said: bytes = b"") -> AsyncIterator[None]:
+    """Clients that connect and say nothing more than `said`."""
     writers: list[asyncio.StreamWriter] = []
     try:
         for _ in range(CONNECTIONS // AT_ONCE):
             opened = await asyncio.gather(
                 *(asyncio.open_connection("127.0.0.1", port) for _ in range(AT_ONCE)), return_exceptions=True
             )
-            writers += [each[1] for each in opened if not isinstance(each, BaseException)]
+            came = [each[1] for each in opened if not isinstance(each, BaseException)]
+            for writer in came:
+                writer.write(said)
+            writers += came
         assert len(writers) > CONNECTIONS // 2, "the node turned them away: nothing is shown"
         yield
     finally:
@@ -119,3 +129,19 @@ async def test_clients_that_never_authenticate_keep_no_client_out(crowded: Crowd
         await eventually(lambda: crowded.sockets() <= UNAUTHENTICATED_MAX + 200)
         assert crowded.memory_kib() - before_kib < GROWTH_KIB_MAX
     await witness.still_serves()
+
+
+@pytest.mark.parametrize("crowded", [GRPC_BOUNDS], indirect=True, ids=["bounds"])
+@pytest.mark.parametrize("said", [b"", GREETING], ids=["silent", "greeting"])
+async def test_silent_grpc_connections_are_few_and_end(crowded: Crowded, said: bytes) -> None:
+    witness = Witness(crowded.cluster.bootstrap)
+    await witness.create()
+    await witness.write(5)
+    before, before_kib = crowded.sockets(), crowded.memory_kib()
+    async with silent(crowded.ports["GRPC"], said):
+        assert crowded.sockets() <= before + GRPC_MAX + AT_ONCE, "those that are just being closed, too"
+        await witness.still_serves()
+        assert crowded.memory_kib() - before_kib < GROWTH_KIB_MAX / 3
+        assert await get("127.0.0.1", crowded.ports["METRICS"], "/livez", 5.0) == "ok\n"
+        await eventually(lambda: crowded.sockets() < before + 10, "the node has ended them", 60)
+        assert (await crowded.cluster.node(1).status()).ready

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-import ctypes, gc, sys
+import ctypes, gc, resource, sys
 set_options = []
 class Libc:
     def mallopt(self, option, value):
@@ -15,8 +15,10 @@ class Libc:
         return 1
 ctypes.CDLL = lambda name: Libc()
 from tidegate.node.__main__ import tune_process
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 tune_process()
-print(sys.getswitchinterval(), gc.get_threshold(), sorted(set_options))
+descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+print(sys.getswitchinterval(), gc.get_threshold(), sorted(set_options), descriptors[0] == descriptors[1])
 """
 
 
@@ -25,7 +27,7 @@ def test_a_node_sets_the_switch_interval_and_the_collector_and_malloc() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "0.0005 (10000, 10, 10) [(-3, 33554432), (-1, 536870912)]", done.stderr
+    assert done.stdout.strip() == "0.0005 (10000, 10, 10) [(-3, 33554432), (-1, 536870912)] True", done.stderr
 
 
 START = """

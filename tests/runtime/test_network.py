@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import resource
 import socket
 import struct
 import subprocess
@@ -635,6 +636,71 @@ async def test_grpc_carries_large_messages_and_rejects_a_port_in_use() -> None:
             assert await channel.unary_unary("/a/b")(payload) == payload[::-1]  # type: ignore[arg-type]
         with network.grpc_channel_blocking(f"{HOST}:{port}") as blocking:
             assert await asyncio.to_thread(blocking.unary_unary("/a/b"), payload) == payload[::-1]  # type: ignore[arg-type]
+    finally:
+        await server.stop(0)
+
+
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""Of HTTP/2: after it a connection is whole, and may stay silent."""
+
+
+async def greeted(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bool]:
+    """A connection, and whether the server greets it, too."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(GREETING)
+    try:
+        return reader, writer, bool(await reader.read(9))
+    except ConnectionResetError:
+        return reader, writer, False
+
+
+@pytest.mark.parametrize(("asked", "descriptors"), [(3, 10_000), (3, resource.RLIM_INFINITY), (10_000, 12)])
+async def test_a_grpc_server_bounds_its_connections(
+    asked: int, descriptors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
+    server = network.grpc_server(connections_max=asked)
+    port = network.bind_grpc(server, HOST, 0)
+    await server.start()
+    try:
+        opened = [await greeted(port) for _ in range(5)]
+        assert [is_served for *_, is_served in opened] == [True, True, True, False, False]
+        opened[0][1].transport.abort()
+
+        async def is_served() -> bool:
+            opened.append(await greeted(port))
+            return opened[-1][2]
+
+        await eventually(is_served, "the place of a connection that has ended is free")
+        for _, writer, _ in opened:
+            writer.transport.abort()
+    finally:
+        await server.stop(0)
+
+
+async def test_a_grpc_connection_without_calls_ends() -> None:
+    server = network.grpc_server(idle_s=0.2)
+    port = network.bind_grpc(server, HOST, 0)
+    await server.start()
+    try:
+        reader, writer, is_served = await greeted(port)
+        assert is_served
+        async with asyncio.timeout(20):
+            await reader.read()  # to the end
+        writer.close()
+    finally:
+        await server.stop(0)
+
+
+async def test_a_grpc_server_for_clients_reads_small_requests_alone() -> None:
+    server = network.grpc_server(network.GRPC_FOR_CLIENTS)
+    server.add_generic_rpc_handlers((Reverse(),))
+    port = network.bind_grpc(server, HOST, 0)
+    await server.start()
+    try:
+        async with network.grpc_channel(f"{HOST}:{port}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="larger than max"):
+                await channel.unary_unary("/a/b")(bytes(5 << 20))  # type: ignore[arg-type]
     finally:
         await server.stop(0)
 
