@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +15,14 @@ from tidegate.node.serving.audit import (
     CHANGES_MAX,
     PRINCIPALS_MAX,
     REFUSALS_MAX,
+    RESOURCE_LENGTH_MAX,
     WINDOW_S,
     Audit,
 )
 from tidegate.node.serving.permissions import Permissions
 from tidegate.node.serving.requests import RequestContext
 from tidegate.runtime.clock import ManualClock
+from tidegate.runtime.logs import JsonFormatter, TextFormatter
 from tidegate.security.acls import AclOperation, ResourceType
 from tidegate.security.principals import Principal
 from tidegate.security.records import SecurityRecords
@@ -210,6 +214,44 @@ def test_every_audited_request_is_read_as_its_schema_has_it(key: ApiKey, lines: 
         lines.lines.clear()
         Audit(ManualClock()).answered(context(key), request, answer)
         assert len(lines.of("changed")) == 1
+
+
+def test_no_line_has_the_secret_of_a_token(lines: Lines) -> None:
+    """It is what a program logs in with: the answer to the one that asks for a token has it, and the request
+    that renews or ends one."""
+    audit, request = Audit(ManualClock()), SimpleNamespace(hmac=b"s3cret")
+    made = {
+        "error_code": 0, "token_id": "id", "principal_type": "User", "principal_name": "bob",
+        "hmac": b"s3cret",
+    }  # fmt: skip
+    audit.answered(context(ApiKey.CREATE_DELEGATION_TOKEN), None, made)
+    for key in (ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN):
+        audit.answered(context(key), request, {"error_code": 0})
+    assert [each["resource"] for each in lines.of("changed")] == ["token:id of User:bob", "token:", "token:"]
+    assert "s3cret" not in repr(lines.lines)
+
+
+def test_a_line_has_little_of_a_long_name(lines: Lines) -> None:
+    audit = Audit(ManualClock())
+    audit.refused(context(ApiKey.PRODUCE), AclOperation.WRITE, ResourceType.TOPIC, "x" * 30_000)
+    audit.answered(
+        context(ApiKey.CREATE_TOPICS), None, {"topics": [{"name": "x" * 30_000, "error_code": 17}]}
+    )
+    assert [len(fields["resource"]) for _, fields in lines.lines] == [RESOURCE_LENGTH_MAX] * 2
+
+
+def test_a_name_makes_no_line_of_its_own(lines: Lines) -> None:
+    """Nor a field: a forged line would accuse another user."""
+    name = "x\naudit refused principal=User:bob \x1b[2J\u2028"
+    Audit(ManualClock()).refused(context(ApiKey.PRODUCE, name), AclOperation.WRITE, ResourceType.TOPIC, name)
+    ((event, fields),) = lines.lines
+    record = logging.makeLogRecord({"msg": event, "fields": fields, "name": "audit"})
+    text = TextFormatter().format(record)
+    assert text.isprintable()
+    assert "User:bob" not in re.sub(r'"(?:\\.|[^"\\])*"', "", text)
+    as_json = JsonFormatter().format(record)
+    assert as_json.isprintable()
+    assert json.loads(as_json)["principal"] == f"User:{name}"
 
 
 def test_what_is_only_validated_is_no_change(lines: Lines) -> None:

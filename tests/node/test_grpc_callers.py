@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -32,6 +32,8 @@ from tidegate.security.delegation_tokens import DelegationToken, token_password
 from tidegate.security.grpc_session import Metadata, authenticated
 from tidegate.security.principals import Principal
 from tidegate.security.records import SecurityRecords
+from tidegate.security.sasl import Identity
+from tidegate.security.sasl_mechanisms import TokenRefused
 from tidegate.security.session_tokens import AUTHENTICATE, MECHANISM_KEY
 from tidegate.tests.certificates import Authority
 from tidegate.tests.grpc_access import access
@@ -334,9 +336,56 @@ async def test_a_certificate_is_no_identity_where_clients_authenticate_by_sasl(
                 assert await ask(channel, await node.shown(channel)) == b"User:alice"
 
 
-async def test_a_client_does_not_learn_why_its_bearer_token_is_refused() -> None:
+async def test_the_log_and_not_the_client_learns_why_a_bearer_token_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
     async with guarded(sasl_enabled_mechanisms=["OAUTHBEARER"]) as node, node.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await ask(channel, (("authorization", "Bearer x.y.z"),))
         assert refused.value.code() is UNAUTHENTICATED
         assert refused.value.details() == "the bearer token is not accepted"
+    reasons = [vars(record).get("fields", {}).get("reason", "") for record in caplog.records]
+    assert any("no key set is configured" in reason for reason in reasons)
+
+
+class Tokens:
+    """Takes the token `good`, which ends after a minute, as alice's."""
+
+    def identity(self, token: str, now_ms: int) -> Identity:
+        if token != "good":
+            raise TokenRefused("a reason for the log")
+        return Identity(Principal("User", "alice"), SystemClock().wall_ms() + 60_000)
+
+
+BEARER = {"bearer": cast(Any, Tokens())}
+GOOD = (("authorization", "Bearer good"),)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "authorization", "is_served"),
+    [
+        ("OAUTHBEARER", "Bearer good", True),
+        ("OAUTHBEARER", "Bearer bad", False),
+        ("OAUTHBEARER", "Basic good", False),
+        ("SCRAM-SHA-256", "Bearer good", False),
+    ],
+)
+async def test_a_bearer_token_is_an_identity_where_it_is_enabled(
+    mechanism: str, authorization: str, is_served: bool
+) -> None:
+    async with guarded(sasl_enabled_mechanisms=[mechanism], **BEARER) as node, node.channel() as channel:
+        shown = (("authorization", authorization),)
+        if is_served:
+            assert await ask(channel, shown) == b"User:alice"
+        else:
+            assert await status_of(ask(channel, shown)) is UNAUTHENTICATED
+
+
+async def test_a_stream_ends_with_its_bearer_token() -> None:
+    async with guarded(sasl_enabled_mechanisms=["OAUTHBEARER"], **BEARER) as node, node.channel() as channel:
+        stream = asyncio.create_task(status_of(follow(channel, GOOD)))
+        await node.begun.wait()
+        node.clock.later_ms = 61_000
+        node.go_on.set()
+        assert await stream is UNAUTHENTICATED

@@ -560,6 +560,29 @@ async def test_a_produce_without_an_answer_outlives_its_connection(slow: Served)
     assert [number for number in slow.begun if number % 2] == list(range(1, 60, 2))
 
 
+async def test_closed_connections_leave_so_many_unanswered_requests(
+    slow: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "UNANSWERED_MAX", 5)
+    client = await slow.client()
+    client.send(0, body=b"i")
+    for number in range(1, 60):
+        body = encode_produce_request(
+            9, [("t", [(0, b"wait" if number == 1 else b"records")])], acks=0, timeout_ms=1000
+        )
+        client.send(number, ApiKey.PRODUCE, 9, b"\0" + b"".join(body))
+    assert await client.correlation_id() == 0
+    await eventually(lambda: 1 in slow.answers)
+    client.writer.transport.abort()
+    await gone(slow)
+    slow.complete(1)
+    await slow.until(lambda: len(slow.begun) == 7)
+    other = await slow.client()
+    other.send(100, body=b"i")
+    assert await other.correlation_id() == 100
+    assert slow.begun == [0, 1, 2, 3, 4, 5, 6, 100]
+
+
 def unanswered(records: bytes) -> bytes:
     """A produce with acks=0, as a frame that is lent; `fail`, and the request fails; `wait`, and it waits
     until `complete`."""

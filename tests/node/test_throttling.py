@@ -148,6 +148,14 @@ def test_metrics_name_who_is_throttled(cluster: Cluster) -> None:
     assert cluster.series() == {("producer_byte_rate", "ANONYMOUS", ""): 3}
 
 
+def test_metrics_keep_a_client_that_is_throttled_again_and_again(cluster: Cluster) -> None:
+    cluster.limit(Kind.PRODUCE, 1, client_id=None)
+    for number in range(THROTTLED_MAX + 50):
+        cluster.throttling.charge(context("busy"), Kind.PRODUCE, 100)
+        cluster.throttling.charge(context(f"{number}"), Kind.PRODUCE, 100)
+    assert cluster.series()["producer_byte_rate", "", "busy"] == THROTTLED_MAX + 50
+
+
 def test_metrics_of_many_throttled_clients_are_bounded(cluster: Cluster) -> None:
     cluster.limit(Kind.PRODUCE, 1, client_id=None)
     for number in range(THROTTLED_MAX + 50):
