@@ -17,6 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tidegate.node.handlers.security import sasl_authenticate, sasl_handshake
 from tidegate.node.observation.metrics import Metrics, NodeView
+from tidegate.node.serving import authentication
 from tidegate.node.serving.authentication import ListenerIdentity
 from tidegate.node.serving.broker import Broker
 from tidegate.node.serving.listener import Handlers, listen
@@ -27,7 +28,7 @@ from tidegate.runtime.network import FrameServer
 from tidegate.security.delegation_tokens import DelegationToken, token_password
 from tidegate.security.principals import Principal
 from tidegate.security.records import SecurityRecords
-from tidegate.security.scram import ScramClient, ScramMechanism, credential_of
+from tidegate.security.scram import ScramClient, ScramCredential, ScramMechanism, credential_of
 from tidegate.tests.certificates import Authority
 from tidegate.tests.eventually import eventually
 from tidegate.tests.guarded_nodes import plain_users
@@ -98,9 +99,11 @@ class Client:
         assert await self.handshake() is ErrorCode.NONE
         assert (await self.authenticate()).error_code == ErrorCode.NONE
 
-    async def scram(self, user: str, password: str, *, is_token: bool = False) -> ErrorCode:
-        assert await self.handshake("SCRAM-SHA-256") is ErrorCode.NONE
-        client = ScramClient(SHA_256, user, password, "nonce")
+    async def scram(
+        self, user: str, password: str, mechanism: ScramMechanism = SHA_256, *, is_token: bool = False
+    ) -> ErrorCode:
+        assert await self.handshake(mechanism.mechanism_name) is ErrorCode.NONE
+        client = ScramClient(mechanism, user, password, "nonce")
         first = await self.authenticate(client.first(token_authenticated=is_token))
         if first.error_code:
             return ErrorCode(first.error_code)
@@ -120,6 +123,7 @@ class Node:
     """A listener that serves Metadata and CreateTopics."""
 
     server: FrameServer
+    identity: ListenerIdentity
     clock: LaterClock
     metrics: Metrics
     asked: list[RequestContext]
@@ -140,7 +144,9 @@ class Node:
 
 
 @asynccontextmanager
-async def listening(protocol: str = "SASL_PLAINTEXT", **settings: Any) -> AsyncIterator[Node]:
+async def listening(
+    protocol: str = "SASL_PLAINTEXT", token_secret: bytes = SECRET, **settings: Any
+) -> AsyncIterator[Node]:
     metrics, clock, asked, audited = Metrics(1, "test", lambda: EMPTY), LaterClock(), [], list[int]()
 
     async def metadata(_: Broker, context: RequestContext, request: object) -> Fields:
@@ -163,7 +169,7 @@ async def listening(protocol: str = "SASL_PLAINTEXT", **settings: Any) -> AsyncI
     if protocol.startswith("SASL"):
         given |= {
             "sasl__server__max__receive__size": TOKEN_BYTES_MAX,
-            "sasl__enabled__mechanisms": ["PLAIN", "SCRAM-SHA-256"],
+            "sasl__enabled__mechanisms": ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
             f"{listener}plain__sasl__jaas__config": plain_users(["alice", "bob"]),
         }
     of_listener = {f"{listener}{name[4:]}": value for name, value in settings.items() if name[:4] == "own_"}
@@ -189,11 +195,13 @@ async def listening(protocol: str = "SASL_PLAINTEXT", **settings: Any) -> AsyncI
     )
     nodes: list[Node] = []
     identities = {
-        name: ListenerIdentity(security, clock=clock, records=lambda: nodes[0].records, token_secret=SECRET)
+        name: ListenerIdentity(
+            security, clock=clock, records=lambda: nodes[0].records, token_secret=token_secret
+        )
         for name, security in configuration.listener_security.items()
     }
     server = await listen(broker, handlers, identities)
-    nodes.append(Node(server, clock, metrics, asked, audited))
+    nodes.append(Node(server, identities[protocol], clock, metrics, asked, audited))
     try:
         yield nodes[0]
     finally:
@@ -338,6 +346,40 @@ async def test_a_delegation_token_is_its_owner_for_as_long_as_it_lives() -> None
         assert await late.scram("id", password, is_token=True) is ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
+async def test_without_a_secret_of_the_cluster_no_token_opens_anything() -> None:
+    """Everyone can make the HMAC of an empty secret."""
+    async with listening(token_secret=b"") as node:
+        node.records = SecurityRecords(tokens={"id": token(node)})
+        client = await node.client()
+        forged = token_password(b"", "id")
+        assert await client.scram("id", forged, is_token=True) is ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+async def test_a_token_opens_by_each_mechanism_and_many_take_bounded_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(authentication, "TOKEN_CREDENTIALS_MAX", 3)
+    async with listening() as node:
+        ids = [f"id-{number}" for number in range(4)]
+        node.records = SecurityRecords(tokens={each: token(node) for each in ids})
+        for each in ids:
+            for mechanism in ScramMechanism:
+                client, password = await node.client(), token_password(SECRET, each)
+                assert await client.scram(each, password, mechanism, is_token=True) is ErrorCode.NONE
+        assert repr(vars(node.identity)).count("'id-") <= 3
+
+
+async def test_an_unknown_user_looks_like_those_that_there_are_now() -> None:
+    async with listening() as node:
+        for iterations in (4096, 8192):
+            credential = ScramCredential(b"salt", b"stored", b"server", iterations)
+            node.records = SecurityRecords(scram={("dave", SHA_256): credential})
+            client = await node.client()
+            await client.handshake("SCRAM-SHA-256")
+            answer = await client.authenticate(b"n,,n=nobody,r=same")
+            assert answer.auth_bytes.endswith(f",i={iterations}".encode())
+
+
 async def test_a_password_that_has_changed_holds_at_once() -> None:
     def records(password: str) -> SecurityRecords:
         salted = SHA_256.salted_password(password, b"salt", 4096)
@@ -406,7 +448,8 @@ async def test_many_refusals_are_few_lines(caplog: pytest.LogCaptureFixture) -> 
 
 @pytest.mark.parametrize("setting", ["max__connections__per__ip", "max__connections", "own_max__connections"])
 async def test_connections_are_limited(setting: str) -> None:
-    async with listening("PLAINTEXT", **{setting: 2}) as node:
+    limits: dict[str, Any] = {setting: 2}
+    async with listening("PLAINTEXT", **limits) as node:
         kept = [await node.client() for _ in range(2)]
         for client in kept:
             assert await client.metadata() == "User:ANONYMOUS"
@@ -444,7 +487,7 @@ async def test_frames_take_so_much_memory_together(monkeypatch: pytest.MonkeyPat
 async def test_a_certificate_is_the_identity_on_a_listener_with_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.issue("localhost")
-    settings = {
+    settings: dict[str, Any] = {
         "own_ssl__keystore__location": str(own.certificate), "own_ssl__key__location": str(own.key),
         "own_ssl__truststore__location": str(authority.path), "own_ssl__client__auth": "required",
         "own_ssl__principal__mapping__rules": "RULE:CN=(a.*)/$1/",
