@@ -37,9 +37,15 @@ _TAG_NEXT_PRODUCER_ID = 1
 _TAG_TRANSACTION_VERSION = 2
 _TAG_LAST_PRODUCER_EPOCH = 100
 _TAG_PARTITIONS_BY_TOPIC_ID = 101
-FIELDS_STORED_FROM: Final[dict[int, int]] = {}
-"""Tag -> the level from which on the shard sets the field: of those whose loss, by a coordinator of an older
-version, would do harm."""
+FIELDS_STORED_FROM: Final[dict[int, int | None]] = {
+    _TAG_PREVIOUS_PRODUCER_ID: FIRST_LEVEL,
+    _TAG_NEXT_PRODUCER_ID: FIRST_LEVEL,
+    _TAG_TRANSACTION_VERSION: FIRST_LEVEL,
+    _TAG_LAST_PRODUCER_EPOCH: FIRST_LEVEL,
+    _TAG_PARTITIONS_BY_TOPIC_ID: FIRST_LEVEL,
+}
+"""Tag -> the level from which on the shard sets the field; None: at every level, because it does no harm that
+a coordinator of an older version loses it."""
 _NO_TOPIC_ID = UUID(int=0)
 
 
@@ -106,8 +112,6 @@ def _tags(metadata: TransactionMetadata, level: int) -> dict[int, bytes]:
         (_TAG_LAST_PRODUCER_EPOCH, metadata.last_producer_epoch, -1, 2),
     ):
         if number != default:
-            if FIELDS_STORED_FROM.get(tag, FIRST_LEVEL) > level:
-                raise ValueError(f"{metadata.transactional_id!r}: tag {tag} is never stored at level {level}")
             tags[tag] = number.to_bytes(size, "big", signed=True)
     if any(partition.topic_id is not None for partition in metadata.partitions):
         by_id: dict[tuple[str, UUID], list[int]] = {}
@@ -118,6 +122,10 @@ def _tags(metadata: TransactionMetadata, level: int) -> dict[int, bytes]:
         writer = FieldWriter(flexible=True)
         _write_partitions(writer, by_id, with_ids=True)
         tags[_TAG_PARTITIONS_BY_TOPIC_ID] = writer.finish()
+    for tag in tags:
+        stored_from = FIELDS_STORED_FROM[tag]
+        if stored_from is not None and stored_from > level:
+            raise ValueError(f"{metadata.transactional_id!r}: tag {tag} is never stored at level {level}")
     return tags
 
 

@@ -27,6 +27,8 @@ from tidegate.controller.state.model import (
     metadata_level,
     name_of_metadata_level,
 )
+from tidegate.coordinator.transaction.records import FIELDS_STORED_FROM
+from tidegate.coordinator.transaction.state import PROPERTIES
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.storage.topic_config import TOPIC_CONFIGS
@@ -380,6 +382,10 @@ BROUGHT = {
     1: {
         "ClusterSnapshot.metadata_id", "ineligible: unregistered", "ineligible: former_epoch",
         "ineligible: later_epoch", "ineligible: shutting_down", "ineligible: fenced",
+        *(f"transaction is {name}" for name in (
+            "EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT",
+        )),
+        *(f"tag {tag} of a transaction" for tag in (0, 1, 2, 100, 101)),
     },
     2: {
         "unregister_broker", "PartitionChange.adding", "PartitionChange.replicas", "PartitionChange.target",
@@ -402,8 +408,9 @@ BROUGHT = {
         "ResourceConfigRecord.name", "ResourceConfigRecord.resource_type",
     },
 }  # fmt: skip
-"""What each level that a release has brought: operations, settings, values, and the fields of messages, which
-the first level has mostly without a row (`test_field_levels.py`)."""
+"""What each level that a release has brought: operations, settings, values, states and fields of a
+coordinator's records, and the fields of messages, which the first level has mostly without a row
+(`test_field_levels.py`)."""
 
 
 def test_nothing_new_gets_a_level_that_a_release_has() -> None:
@@ -414,6 +421,8 @@ def test_nothing_new_gets_a_level_that_a_release_has() -> None:
         levels |= {f"{name}={value}": level for value, level in of_values.items()}
     levels |= later_field_levels()
     levels |= {f"ineligible: {reason.label}": reason.level for reason in Ineligible}
+    levels |= {f"transaction is {state.name}": each.stored_from for state, each in PROPERTIES.items()}
+    levels |= {f"tag {tag} of a transaction": level for tag, level in FIELDS_STORED_FROM.items()}
     for level in range(1, RELEASED_LEVEL + 1):
         found = {name for name, its in levels.items() if its == level}
         advice = f"what is new gets the level after RELEASED_LEVEL, {RELEASED_LEVEL + 1}"

@@ -135,12 +135,17 @@ def test_a_state_or_a_field_of_a_later_level_is_written_from_that_level_on(
         with pytest.raises(ValueError, match="ONGOING is never stored at level 6"):
             records.encode_value(sample(), 6)
         assert records.decode_value("t", records.encode_value(sample(), 7), 0).state is ongoing
-    monkeypatch.setitem(records.FIELDS_STORED_FROM, 0, 7)
-    records.encode_value(sample(), 6)
-    with pytest.raises(ValueError, match="tag 0 is never stored at level 6"):
-        records.encode_value(sample(previous_producer_id=5), 6)
-    data = records.encode_value(sample(previous_producer_id=5), 7)
-    assert records.decode_value("t", data, 0).previous_producer_id == 5
+    of_a_topic_id = frozenset({TransactionPartition("ab", 1, UUID(int=7))})
+    for tag, changes in ((0, {"previous_producer_id": 5}), (101, {"partitions": of_a_topic_id})):
+        later_entry = sample(**changes)
+        with monkeypatch.context() as later:
+            later.setitem(records.FIELDS_STORED_FROM, tag, 7)
+            records.encode_value(sample(), 6)
+            with pytest.raises(ValueError, match=f"tag {tag} is never stored at level 6"):
+                records.encode_value(later_entry, 6)
+            (name,) = changes
+            data = records.encode_value(later_entry, 7)
+            assert getattr(records.decode_value("t", data, 0), name) == changes[name]
 
 
 WRITES = {
