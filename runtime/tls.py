@@ -6,7 +6,7 @@ do not fit together are refused with a TlsError and change nothing: a certificat
 replaced in one step, and the next `reload` finds both.
 
 TLS 1.2 and 1.3.  No session is resumed: a certificate that an authority no longer vouches for ends with its
-connection.
+connection, and opens no other.
 
 `MutualTls` is for connections between nodes.  A certificate names node N by the DNS name (subject alternative
 name) `node-N`; it may name several.
@@ -216,9 +216,17 @@ class ServerTls(_Reloading):
         self.client_auth = client_auth
         self._options = options or TlsOptions()
         super().__init__(files)
-        self.context = self.newest
-        """Stays the same: it hands each connection over to the newest."""
-        self.context.sni_callback = self._choose
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """Of one connection, which it hands over to the newest.
+
+        OpenSSL finds a session of TLS 1.2 again in the context in which its connection began, with the
+        client's certificate of then, and Python has no switch for that: so no two connections share one.
+        """
+        context = self._context()
+        context.sni_callback = self._choose
+        return context
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -229,8 +237,7 @@ class ServerTls(_Reloading):
 
     def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         """OpenSSL calls this for each client's hello, also for one without a name."""
-        if self.newest is not context:
-            connection.context = self.newest
+        connection.context = self.newest
 
 
 class ClientTls(_Reloading):

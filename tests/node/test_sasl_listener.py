@@ -456,6 +456,9 @@ async def test_connections_are_limited(setting: str) -> None:
         assert await (await node.client()).closed() == b""
         assert node.rejected() == {"too_many_connections": 1}
         assert await kept[0].metadata() == "User:ANONYMOUS"
+        kept[1].writer.close()
+        await eventually(lambda: node.server.open_count == 1)
+        assert await (await node.client()).metadata() == "User:ANONYMOUS"
 
 
 async def test_an_idle_connection_is_closed() -> None:

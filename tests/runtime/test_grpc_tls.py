@@ -80,6 +80,18 @@ async def test_a_changed_certificate_is_shown_from_then_on(tmp_path: Path) -> No
         assert await ask(address, second) == b""
 
 
+async def test_authorities_that_cannot_be_read_change_nothing(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own, alice = authority.issue("localhost"), authority.issue("alice")
+    trusted = tmp_path / "trusted.pem"
+    shutil.copy(authority.path, trusted)
+    async with served(replace(own, authorities=trusted), ClientAuth.REQUIRED) as address:
+        assert await ask(address, alice) == b"quorum-alice-1"
+        trusted.write_text("half of an authority")
+        assert await ask(address, alice) == b"quorum-alice-1"
+        assert await refused(address, TlsFiles(authorities=authority.path))
+
+
 async def test_an_encrypted_key_is_read(tmp_path: Path) -> None:
     files = Authority(tmp_path).issue("localhost", password=b"secret")
     async with served(replace(files, key_password="secret")) as address:

@@ -4,6 +4,7 @@ refuses it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,17 @@ def test_files_that_every_peer_would_refuse_are_refused_at_the_start(
 ) -> None:
     with pytest.raises(TlsError, match=message):
         MutualTls.load(make(authority), 1)
+
+
+def test_a_certificate_with_another_key_is_not_given_to_grpc(authority: Authority) -> None:
+    files = _wrong_key(authority)
+    with pytest.raises(TlsError, match="has another key than"):
+        files.pem()
+
+
+def test_neither_keys_nor_their_passwords_are_printed(authority: Authority) -> None:
+    files = replace(authority.issue("node-1", password=b"s3cret"), key_password="s3cret")
+    assert "s3cret" not in repr(files)
+    assert "node-1" in repr(files)
+    assert b"PRIVATE KEY" in (files.pem().key or b"")
+    assert "PRIVATE KEY" not in repr(files.pem())
