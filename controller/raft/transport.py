@@ -161,6 +161,7 @@ class QuorumTransport:
 
     def _make_link(self, connection: network.FrameConnection, dialed: int | None) -> _Link:
         self._next_link += 1
+        connection.limit_frames(HELLO_BYTES_MAX)
         return _Link(self, connection, self._next_link, dialed)
 
     async def _dial(self, peer: int) -> None:
@@ -296,9 +297,6 @@ class _Link:
         return self._peer is not None
 
     def on_frame(self, view: memoryview) -> None:
-        if self._peer is None and len(view) > HELLO_BYTES_MAX:
-            self._refuse(f"a first frame of {len(view)} bytes is not a hello")
-            return
         try:
             frame = decode(bytes(view))
         except MalformedMessage as error:
@@ -323,6 +321,7 @@ class _Link:
             self._refuse(problem)
             return
         self._peer = frame.node_id
+        self.connection.limit_frames(None)
         if self._dialed is None:
             self.connection.send(encode(self._transport.hello()))
         self._transport.link_up(self, frame.node_id)

@@ -10,7 +10,14 @@ from dataclasses import replace
 import pytest
 from tidegate.controller.raft import transport as module
 from tidegate.controller.raft.messages import AppendEntries, Hello, Ping, VoteRequest, encode
-from tidegate.controller.raft.transport import PeerDown, PeerEvent, PeerUp, QuorumTransport, Received
+from tidegate.controller.raft.transport import (
+    HELLO_BYTES_MAX,
+    PeerDown,
+    PeerEvent,
+    PeerUp,
+    QuorumTransport,
+    Received,
+)
 from tidegate.runtime import network
 from tidegate.runtime.clock import SystemClock
 from tidegate.tests.eventually import eventually
@@ -110,6 +117,17 @@ async def test_a_connection_without_an_acceptable_hello_delivers_nothing(
 ) -> None:
     assert await talk(voter, *raw) == b""
     assert voter.events == []
+
+
+async def test_a_peer_without_a_name_takes_no_memory_for_a_large_frame(voter: Voter) -> None:
+    """It is refused by the length that it claims; a voter sends larger ones."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", voter.transport.port)
+    writer.write(struct.pack(">i", HELLO_BYTES_MAX + 1))
+    assert await asyncio.wait_for(reader.read(), 3) == b""
+    writer.close()
+    large = AppendEntries(5, 1, 7, 4, ((bytes(2 * HELLO_BYTES_MAX), 8, 5),))
+    await talk(voter, frame(encode(HONEST)), frame(encode(large)), frame(b"\x00"))
+    assert voter.received == [large]
 
 
 @pytest.mark.parametrize(

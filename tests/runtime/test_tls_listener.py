@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tidegate.runtime import network
 from tidegate.runtime.network import FrameConnection, FrameServer, connect_frames, serve_frames
 from tidegate.runtime.tls import (
     ClientAuth,
@@ -186,6 +187,20 @@ async def test_handshakes_that_do_not_end_count_as_connections(listen: Listen, a
             other.abort()
         await server.close()
     assert server.open_count == 0
+
+
+async def test_a_handshake_has_its_time(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "HANDSHAKE_S_MAX", 0.1)
+    refused: list[str] = []
+    server = await serve_frames(
+        HOST, 0, Echo, MAX, tls=ServerTls(authority.issue("broker")), on_refused=refused.append
+    )
+    reader, writer = await asyncio.open_connection(HOST, server.port)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert refused == ["tls_handshake_failed"]
+    assert server.open_count == 0
+    writer.close()
+    await server.close()
 
 
 async def test_a_client_checks_the_name_of_the_host(listen: Listen, authority: Authority) -> None:
