@@ -27,6 +27,7 @@ from ..runtime.clock import Clock
 from ..runtime.disk import Disk
 from ..runtime.kernel_sync import KernelSync
 from ..runtime.network import GRPC_FOR_CLIENTS, grpc_node_channel, grpc_server
+from ..runtime.tls import ServerTls
 from ..storage.folders.data_folders import DataFolders
 from ..storage.log.group_commit import GroupCommit
 from .cluster.cluster_view import ClusterView
@@ -92,6 +93,8 @@ class Foundation:
     reserves: DiskReserves
     certificates: NodeCertificates
     codecs: Codecs
+    pages_tls: ServerTls | None
+    """Of the metrics' listener; None: it is plain text."""
     fail_stop: Callable[[BaseException], None]
 
     @property
@@ -481,6 +484,7 @@ def _identities(foundation: Foundation, cluster: ClusterView, key_set: KeySet) -
             bearer=bearer,
         )
         for name, security in configuration.listener_security.items()
+        if name != configuration.listeners.metrics.name
     }
 
 
@@ -492,11 +496,9 @@ def _renewables(
         f"nodes ({each.files.certificate})": Renewable(each, joined.controller.renew_channels)
         for each in foundation.certificates.loaded
     }
-    return found | {
-        name: Renewable(identity.tls)
-        for name, identity in identities.items()
-        if not identity.is_for_nodes and identity.tls is not None
-    }
+    of_listeners = {name: each.tls for name, each in identities.items() if not each.is_for_nodes}
+    of_listeners[foundation.configuration.listeners.metrics.name] = foundation.pages_tls
+    return found | {name: Renewable(tls) for name, tls in of_listeners.items() if tls is not None}
 
 
 def _key_set(foundation: Foundation) -> KeySet:

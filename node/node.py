@@ -53,6 +53,7 @@ from .lifecycle.log_recovery import open_logs, page_while_opening
 from .node_view import node_view
 from .observation.admin_service import AdminService
 from .observation.metrics import NodeView
+from .serving.authentication import server_tls
 from .serving.codecs import Codecs
 from .serving.grpc_peers import NodesOnly
 from .serving.listener import listen
@@ -181,8 +182,9 @@ class Node:
             else None,
         )
         metrics = configuration.listeners.metrics
+        self._pages_tls = server_tls(configuration.listener_security[metrics.name])
         with opening(metrics):
-            self._pages = await serve_pages(metrics.host, metrics.port, self._page)
+            self._pages = await serve_pages(metrics.host, metrics.port, self._page, self._pages_tls)
         report = await open_logs(self._directory, self._clock, self._stop_wanted.wait())
         self._recovered_logs = len(report.recovered)
 
@@ -204,6 +206,7 @@ class Node:
             reserves=self._reserves,
             certificates=self._certificates,
             codecs=self._codecs,
+            pages_tls=self._pages_tls,
             fail_stop=self._fail_stop,
         )
         self._parts = assemble(

@@ -32,8 +32,10 @@ import json
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,6 +58,7 @@ from .local_ports import (
     grpc_client,
     require_free,
 )
+from .node_pages import METRICS, pages_tls
 from .node_process import NodeProcess, last_words, log_size
 
 if TYPE_CHECKING:
@@ -140,8 +143,13 @@ class LocalNode:
 
     @property
     def metrics_address(self) -> str:
-        """host:port where /metrics, /healthz and /readyz are."""
+        """host:port where /metrics, /livez and /readyz are."""
         return f"{self.host}:{self.ports.metrics}"
+
+    @property
+    def metrics_url(self) -> str:
+        """... as it is configured."""
+        return f"{'http' if self._pages_tls() is None else 'https'}://{self.metrics_address}"
 
     @property
     def is_secured(self) -> bool:
@@ -278,9 +286,18 @@ class LocalNode:
 
     async def _recovery(self) -> Progress | None:
         """How far the opening of its logs is; None while that cannot be known."""
-        said = await get(self.host, self.ports.metrics, "/readyz", STATUS_TIMEOUT_S) or ""
+        said = await self.page("/readyz") or ""
         found = re.match(rf"{RECOVERING}: (\d+) of (\d+) logs", said)
         return Progress(RECOVERING, int(found[1]), int(found[2])) if found else None
+
+    async def page(self, path: str) -> str | None:
+        """What a page of its metrics' listener says, whatever its status; None when it does not answer."""
+        tls = await asyncio.to_thread(self._pages_tls)
+        return await get(self.host, self.ports.metrics, path, STATUS_TIMEOUT_S, tls)
+
+    def _pages_tls(self) -> ssl.SSLContext | None:
+        """Of the metrics' listener; None: it is plain text."""
+        return pages_tls(tomllib.loads(self._cluster.configuration(self)))
 
     async def status(self, timeout_s: float = STATUS_TIMEOUT_S) -> StatusReply:
         """The node's own status.  Raises grpc.aio.AioRpcError when it does not answer, ForeignNode when
@@ -674,7 +691,7 @@ class LocalCluster:
             "listener.security.protocol.map": [
                 *(f"{name}:SSL" for name in (BROKERS, CONTROLLER, CONTROLLER_GRPC)),
                 *(f"{name}:{self._for_clients}" for name in (self._for_clients, "GRPC")),
-                "METRICS:PLAINTEXT",
+                f"{METRICS}:{'SSL' if self.has_users else 'PLAINTEXT'}",
             ],
             "inter.broker.listener.name": BROKERS,
             "controller.grpc.listener.name": CONTROLLER_GRPC,
@@ -691,7 +708,7 @@ class LocalCluster:
             *([f"{BROKERS}://{node.host}:{node.ports.brokers}"] if self.is_secured else []),
             f"GRPC://{node.grpc_address}",
             *(of_controller if is_controller else []),
-            f"METRICS://{node.metrics_address}",
+            f"{METRICS}://{node.metrics_address}",
         ]
 
     def _write_description(self, settings: Mapping[str, object]) -> None:

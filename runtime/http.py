@@ -2,7 +2,8 @@
 request of a client (`ask`), with a bound on time and size.
 
 It runs on the node's own event loop on purpose: a probe that is answered proves that the loop turns.
-Requests are bounded (8 KiB of head, 5 seconds, 128 connections); anything but GET and HEAD is refused.
+Requests are bounded (8 KiB of head, 5 seconds with the TLS handshake, 128 connections), and answers are (30
+seconds); anything but GET and HEAD is refused.
 
 The server answers a probe whatever other connections do. When all connections are in use, the server closes
 the oldest one for a new one: a probe sends its request at once and closes, while a client that sends nothing,
@@ -22,12 +23,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from .frames import LogLimiter, peer_of
 from .host_names import check_host
-from .network import PortInUse
+from .network import PortInUse, tls_reason
+from .tls import HANDSHAKE_S_MAX, ServerTls
 
 HEAD_BYTES_MAX = 8192
+PAGE_BYTES_MAX = 16 << 20
 CONNECTIONS_MAX = 128
 REQUEST_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
 SHARE_OF_TIME = 0.1
 """How much of its time the loop may spend on pages."""
 CREDIT_S_MAX = 1.0
@@ -53,49 +58,113 @@ class Page:
 class HttpServer:
     """A listening page server; `port` is the real one when 0 was asked for."""
 
-    def __init__(self, server: asyncio.Server) -> None:
+    def __init__(self, server: asyncio.Server, site: _Site) -> None:
         self._server = server
+        self._site = site
         self.port: int = server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         self._server.close()
+        for each in list(self._site.standing):
+            each.abort()
         await self._server.wait_closed()
 
 
-async def serve_pages(host: str, port: int, page: Callable[[str], Page]) -> HttpServer:
-    """Answers GET requests with `page(path)`.  Raises PortInUse, or OSError for an address that is not this
-    machine's."""
-    standing: dict[asyncio.StreamWriter, None] = {}  # the oldest first
-    pages = _Pages(page, asyncio.get_running_loop().time)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(standing) >= CONNECTIONS_MAX:
-            oldest = next(iter(standing))
-            del standing[oldest]
-            oldest.transport.abort()
-        standing[writer] = None
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                method, answer = _answer(head, pages.get)
-                writer.write(_encode(answer, with_body=method != b"HEAD"))
-                await writer.drain()
-        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # the peer's own doing: nothing to answer, nothing was changed
-        except asyncio.CancelledError:
-            # the process ends; Python 3.11's streams would log a cancelled handler as a defect, over the
-            # reason of the end
-            pass
-        finally:
-            standing.pop(writer, None)
-            writer.close()
-
+async def serve_pages(
+    host: str, port: int, page: Callable[[str], Page], tls: ServerTls | None = None
+) -> HttpServer:
+    """Answers GET requests with `page(path)`, with `tls` over HTTPS.  Raises PortInUse, or OSError for an
+    address that is not this machine's."""
+    loop = asyncio.get_running_loop()
+    site = _Site(_Pages(page, loop.time), tls)
     try:
-        return HttpServer(await asyncio.start_server(serve, host, port, limit=HEAD_BYTES_MAX))
+        return HttpServer(await loop.create_server(lambda: _Connection(site), host, port), site)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(host, port) from error
         raise
+
+
+class _Site:
+    """What all connections of a server share."""
+
+    def __init__(self, pages: _Pages, tls: ServerTls | None) -> None:
+        self.pages = pages
+        self.tls = tls
+        self.standing: dict[_Connection, None] = {}
+        """The oldest first."""
+        self.limiter = LogLimiter()
+
+    def began(self, connection: _Connection) -> None:
+        if len(self.standing) >= CONNECTIONS_MAX:
+            next(iter(self.standing)).abort()
+        self.standing[connection] = None
+
+
+class _Connection(asyncio.Protocol):
+    """One request and its answer.  The time for the request begins with the connection, before TLS."""
+
+    def __init__(self, site: _Site) -> None:
+        self._site = site
+        self._head = bytearray()
+        self._may_answer = site.tls is None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._end_within(REQUEST_TIMEOUT_S)
+        self._site.began(self)
+        if self._site.tls is not None:
+            self._transport.pause_reading()  # until the handshake begins
+            self._handshake = asyncio.create_task(self._shake(self._transport, self._site.tls))
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        self._answer_whole_request()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._timer.cancel()
+        self._site.standing.pop(self, None)
+
+    def abort(self) -> None:
+        """Also in the handshake, which ends with it, and whose failure asyncio does not report as a lost
+        connection."""
+        self.connection_lost(None)
+        self._transport.abort()
+
+    def _end_within(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+    async def _shake(self, raw: asyncio.Transport, tls: ServerTls) -> None:
+        loop = asyncio.get_running_loop()
+        peer = peer_of(raw)
+        try:
+            encrypted = await loop.start_tls(
+                raw, self, tls.context, server_side=True, ssl_handshake_timeout=HANDSHAKE_S_MAX
+            )
+        except OSError as error:
+            self._site.limiter.warning(
+                loop.time(), "tls_handshake_failed", peer=peer, reason=tls_reason(error)
+            )
+            encrypted = None
+        if encrypted is None or encrypted.is_closing():
+            self.abort()
+            return
+        self._transport, self._may_answer = encrypted, True
+        self._answer_whole_request()
+
+    def _answer_whole_request(self) -> None:
+        if not self._may_answer:
+            return
+        if b"\r\n\r\n" not in self._head:
+            if len(self._head) > HEAD_BYTES_MAX:
+                self.abort()
+            return
+        self._may_answer = False
+        self._timer.cancel()
+        self._end_within(ANSWER_TIMEOUT_S)
+        method, answer = _answer(bytes(self._head), self._site.pages.get)
+        self._transport.write(_encode(answer, with_body=method != b"HEAD"))
+        self._transport.close()
 
 
 class _Pages:
@@ -151,7 +220,7 @@ async def ask(
     target: str,
     timeout_s: float,
     *,
-    bytes_max: int = HEAD_BYTES_MAX,
+    bytes_max: int = PAGE_BYTES_MAX,
     tls: ssl.SSLContext | None = None,
 ) -> Page:
     """The answer to GET, whatever its status; `target`: path and query.  Raises OSError: also when the answer
@@ -203,9 +272,11 @@ def _decoded(received: bytes) -> Page:
         raise OSError(errno.EBADMSG, f"the answer is no whole HTTP: {type(error).__name__}") from error
 
 
-async def get(host: str, port: int, path: str, timeout_s: float) -> str | None:
+async def get(
+    host: str, port: int, path: str, timeout_s: float, tls: ssl.SSLContext | None = None
+) -> str | None:
     """The body of the page; None when it does not come."""
     try:
-        return (await ask(host, port, path, timeout_s)).body.decode(errors="replace")
+        return (await ask(host, port, path, timeout_s, tls=tls)).body.decode(errors="replace")
     except OSError:
         return None

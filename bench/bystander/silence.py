@@ -15,7 +15,6 @@ from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.producing.producer import Producer
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.processes.local_ports import Loopback
-from tidegate.runtime.http import get
 
 CONNECTIONS = 2_000
 AT_ONCE = 100
@@ -79,7 +78,7 @@ async def _connect(node: LocalNode, said: bytes) -> list[asyncio.StreamWriter]:
 
 async def _livez_ms(node: LocalNode) -> float:
     begun = time.perf_counter()
-    if await get(node.host, node.ports.metrics, "/livez", 5.0) is None:
+    if await node.page("/livez") is None:
         raise SystemExit("/livez does not answer")
     return (time.perf_counter() - begun) * 1e3
 

@@ -8,8 +8,6 @@ the bytes stay in the page cache.
 from __future__ import annotations
 
 import asyncio
-import urllib.error
-import urllib.request
 from typing import Final
 
 from ...client.administration.admin import Admin
@@ -227,20 +225,10 @@ async def _says(run: Run, node: LocalNode, page: str, text: str) -> bool:
     """Whether a page of the node's HTTP listener shows this text within a short time."""
     deadline = run.now() + SAYS_SO_TIMEOUT_S
     while run.now() < deadline and node.running:
-        if text in await asyncio.to_thread(_page, f"http://{node.metrics_address}/{page}"):
+        if text in (await node.page(f"/{page}") or ""):
             return True
         await asyncio.sleep(RECHECK_INTERVAL_S)
     return False
-
-
-def _page(url: str) -> str:
-    try:
-        with urllib.request.urlopen(url, timeout=5) as page:
-            return str(page.read().decode())
-    except urllib.error.HTTPError as error:
-        return error.read().decode()
-    except OSError:
-        return ""
 
 
 SICK_DISKS: Final = (

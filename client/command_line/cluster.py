@@ -90,10 +90,7 @@ async def _dev(data: Path, port: int | None, settings: list[str]) -> None:
 async def _after_start(cluster: LocalCluster, node: LocalNode) -> None:
     await cluster.up()
     print(f"ready: Kafka clients connect to {node.kafka_address}, gRPC to {node.grpc_address}")
-    print(
-        f"       metrics http://{node.metrics_address}/metrics, data in {node.directory}, log in "
-        f"{node.log_path}"
-    )
+    print(f"       metrics {node.metrics_url}/metrics, data in {node.directory}, log in {node.log_path}")
     print("       try: tidegate topics create hello   (Ctrl-C stops the node)", flush=True)
     await node.wait_exit()
 

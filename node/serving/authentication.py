@@ -68,7 +68,7 @@ class ListenerIdentity:
         Raises TlsError."""
         self.security = security
         self.is_for_nodes = certificates is not None
-        self.tls = _server_tls(security) if certificates is None else certificates.server
+        self.tls = server_tls(security) if certificates is None else certificates.server
         self.clock = clock
         self._records = records
         self._token_secret = token_secret
@@ -149,7 +149,8 @@ class ListenerIdentity:
         return self.clock.wall_ms()
 
 
-def _server_tls(security: ListenerSecurity) -> ServerTls | None:
+def server_tls(security: ListenerSecurity) -> ServerTls | None:
+    """None for a listener that is not encrypted.  Raises TlsError."""
     if security.tls is None:
         return None
     return ServerTls(security.tls, security.client_auth, security.options)

@@ -101,7 +101,7 @@ class Configuration:
     """The files with which this node proves to others who it is, by the names of the listeners for nodes that
     are SSL."""
     listener_security: Mapping[str, ListenerSecurity] = field(default_factory=dict)
-    """How each Kafka listener knows its clients, by its name."""
+    """How each listener knows its clients, by its name: those of Kafka, gRPC and the metrics."""
     given: frozenset[str] = frozenset()
 
     def integer(self, key: str) -> int:
@@ -397,7 +397,7 @@ def _security(
     try:
         security = {
             each.name: listener_security(each, values, is_for_nodes=each in listeners.for_nodes)
-            for each in (*listeners.kafka, listeners.grpc)
+            for each in (*listeners.kafka, listeners.grpc, listeners.metrics)
         }
         node_tls = {
             each.name: files

@@ -133,7 +133,7 @@ SETTINGS: Final[dict[str, Setting]] = {
         "The listener of the controller's gRPC service, which is for nodes alone; a node that is only a "
         "broker connects as it says. Default: that of grpc.listener.name.",
     ),
-    METRICS: Setting(str, "METRICS", "The listener of /metrics, /livez and /readyz."),
+    METRICS: Setting(str, "METRICS", "The listener of /metrics, /livez and /readyz: SSL or PLAINTEXT."),
     "ssl.keystore.location": Setting(
         str, "", "PEM file: the certificate of the SSL listeners, with its chain and its key."
     ),

@@ -8,7 +8,7 @@ a listener that none of them names speaks the Kafka protocol:
 | `controller.listener.names` | the frames of the metadata quorum (Raft) | controllers, exactly one |
 | `grpc.listener.name` | gRPC: data (Spark), administration | every node |
 | `controller.grpc.listener.name` | gRPC: the controller's service; by default the one above | controllers |
-| `metrics.listener.name` | HTTP: /metrics, /livez, /readyz | every node |
+| `metrics.listener.name` | HTTP(S): /metrics, /livez, /readyz | every node |
 | (none) | Kafka: one of them (`inter.broker.listener.name`) for the other brokers | brokers |
 
 The brokers register the advertised address of every Kafka listener, and a client is answered with the
@@ -16,7 +16,7 @@ addresses of the listener on which its request came (`BrokerState.endpoint`).
 
 Kafka listeners have any security protocol, gRPC's any but SASL_PLAINTEXT; those for nodes
 (`inter.broker.listener.name`, the quorum's, the controller's gRPC service) are SSL, with certificates on both
-sides, or PLAINTEXT; that of the metrics is PLAINTEXT.
+sides, or PLAINTEXT; that of the metrics is SSL or PLAINTEXT.
 
 Sentences are Kafka's where Kafka has one (`tests/node/test_node_listeners.py`).
 """
@@ -235,10 +235,10 @@ def _check_protocols(found: NodeListeners) -> None:
                 f"({PROTOCOLS}): nodes prove to each other who they are by certificates, so it is SSL or "
                 f"PLAINTEXT{own}"
             )
-    if found.metrics.security_protocol is not SecurityProtocol.PLAINTEXT:
+    if found.metrics.security_protocol not in (SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL):
         raise ListenerError(
             f"listener {found.metrics.name} has the security protocol {found.metrics.security_protocol.name} "
-            f"({PROTOCOLS}): this version serves PLAINTEXT alone there"
+            f"({PROTOCOLS}): HTTP knows no SASL, so it is SSL or PLAINTEXT"
         )
 
 

@@ -21,8 +21,11 @@ from tidegate.client.administration.admin import Admin
 from tidegate.client.connecting.errors import ConnectionFailed, FatalError
 from tidegate.processes.local_cluster import LocalCluster, LocalClusterError
 from tidegate.processes.local_ports import PORT_STEP
+from tidegate.runtime.http import get
+from tidegate.runtime.tls import ClientTls, TlsFiles
 from tidegate.security.client_security import ClientSecurity, read_security
 from tidegate.tests.base_ports import free_base_port
+from tidegate.tests.eventually import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
@@ -63,6 +66,31 @@ def test_one_command_makes_a_secured_cluster_and_says_how_to_connect(tmp_path: P
     files = [each.read_bytes() for each in folder.rglob("*") if each.is_file() and each != properties]
     assert len(files) > 8
     assert not [text for text in (*files, *shown) if password in text]
+
+
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+async def test_the_pages_of_a_secured_node_come_over_https(tmp_path: Path, client_auth: str) -> None:
+    settings = {"listener.name.metrics.ssl.client.auth": client_auth}
+    async with LocalCluster(tmp_path, 1, settings, with_users=True) as cluster:
+        node, certificates = cluster.node(1), cluster.certificates
+        assert node.metrics_url == f"https://{node.metrics_address}"
+        assert await node.page("/livez") == "ok\n"
+        assert await node.page("/readyz") == "ready\n"
+        tls = ClientTls(TlsFiles(authorities=certificates.authorities))
+        of_listener = 'tidegate_certificate_expiry_timestamp_seconds{of="METRICS"}'
+        if client_auth == "none":  # as curl --cacert, and Prometheus
+            said = await get(node.host, node.ports.metrics, "/metrics", 10, tls.newest)
+            assert said is not None
+            assert of_listener in said
+        else:
+            assert await get(node.host, node.ports.metrics, "/metrics", 10, tls.newest) is None
+            assert of_listener in (await node.page("/metrics") or "")
+        seen = node.log_path.read_text().count("certificates_renewed of=METRICS")
+        cluster.renew_certificates()
+        await eventually(
+            lambda: node.log_path.read_text().count("certificates_renewed of=METRICS") == seen + 1
+        )
+        assert await node.page("/livez") == "ok\n"
 
 
 def test_a_cluster_that_is_there_is_not_secured_by_an_option(tmp_path: Path) -> None:

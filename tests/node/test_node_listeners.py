@@ -168,9 +168,9 @@ def test_listeners_that_kafka_refuses_are_refused_in_kafkas_words(
             "prove to each other who they are by certificates, so it is SSL or PLAINTEXT",
         ),
         (
-            {"listener__security__protocol__map": ["METRICS:SSL", *(MAP[:2] + MAP[3:])]},
-            "listener METRICS has the security protocol SSL (listener.security.protocol.map): this version "
-            "serves PLAINTEXT alone there",
+            {"listener__security__protocol__map": ["METRICS:SASL_SSL", *(MAP[:2] + MAP[3:])]},
+            "listener METRICS has the security protocol SASL_SSL (listener.security.protocol.map): HTTP "
+            "knows no SASL, so it is SSL or PLAINTEXT",
         ),
         (
             {"controller__grpc__listener__name": "NODES_GRPC"},
