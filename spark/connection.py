@@ -169,6 +169,7 @@ class DataClient:
         self._grpc_of: dict[str, tuple[str, ...]] = {}
         # from the cluster's answers; the bootstrap list stays as a fallback
         self._endpoints: tuple[str, ...] = ()
+        self._described_by = 0  # which of them is asked first for topics
         self._clock = clock or SystemClock()
         self._retry_timeout_s = retry_timeout_ms / 1000
         # Half of the retry timeout, so that some is left for another leader.
@@ -209,10 +210,32 @@ class DataClient:
             if not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown):
                 raise problem.error()
 
-    def _describe_once(self, names: Sequence[str]) -> tuple[dict[str, TopicView], _Problem | None]:
+    def describe_existing(self, names: Sequence[str], expected: Mapping[str, bytes]) -> dict[str, TopicView]:
+        """The named topics that exist, or all.  One node may lag behind a change: while a topic of `expected`
+        is missing, or has another id there, the client asks others for some seconds."""
+        budget = self.retry_budget()
+        while True:
+            found, problem = self._describe_once(names, only_existing=True)
+            lagging = problem is None and any(
+                name not in found or found[name].topic_id != topic_id for name, topic_id in expected.items()
+            )
+            if problem is None and not lagging:
+                return found
+            if problem is not None and not problem.curable:
+                raise problem.error()
+            self._described_by += 1
+            if not budget.wait(topic_unknown=lagging):
+                if problem is not None:
+                    raise problem.error()
+                return found
+
+    def _describe_once(
+        self, names: Sequence[str], *, only_existing: bool = False
+    ) -> tuple[dict[str, TopicView], _Problem | None]:
         problem: _Problem | None = None
         given = itertools.chain.from_iterable(self._grpc_of.get(each, (each,)) for each in self._bootstrap)
         left = deque(dict.fromkeys((*self._endpoints, *given)))
+        left.rotate(-self._described_by)
         while left:
             endpoint = left.popleft()
             try:
@@ -230,7 +253,7 @@ class DataClient:
                     left.extend(self._behind(endpoint))
                 continue
             self._endpoints = tuple(reply.endpoints)
-            return self._learn(reply)
+            return self._learn(reply, only_existing=only_existing)
         assert problem is not None, "the bootstrap list is never empty"
         return {}, problem
 
@@ -243,11 +266,15 @@ class DataClient:
             self._grpc_of[endpoint] = found
         return found
 
-    def _learn(self, reply: data_pb2.DescribeTopicsReply) -> tuple[dict[str, TopicView], _Problem | None]:
+    def _learn(
+        self, reply: data_pb2.DescribeTopicsReply, *, only_existing: bool
+    ) -> tuple[dict[str, TopicView], _Problem | None]:
         found: dict[str, TopicView] = {}
         for topic in reply.topics:
             if topic.error_code:
                 code = ErrorCode.from_wire(topic.error_code)
+                if only_existing and code in _TOPIC_UNKNOWN:
+                    continue
                 if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                     return {}, _Problem(code, f"no right to DESCRIBE topic {topic.name!r}", curable=False)
                 return {}, _Problem(

@@ -1,14 +1,15 @@
-"""The options of `spark.read.format("tidegate")`: parsed once, on the driver, into one frozen value.
+"""The options of `spark.read.format("tidegate")` and `spark.readStream`: parsed once, on the driver, into one
+frozen value.
 
 The names are those of Spark's own Kafka connector wherever the meaning is the same, so that a job only
 changes its format: `kafka.bootstrap.servers`, `kafka.isolation.level` and those of security
 (`kafka.security.protocol`, `kafka.sasl.*`, `kafka.ssl.*`) have an effect; other options of
-Kafka's consumer or of that connector (`kafka.*`, fetch retries, groups, triggers) have none here, and one
-warning names them.  Spark lower-cases option names before a source sees them, hence the table below is keyed
-by the lower case and error messages show the proper spelling.
+Kafka's consumer or of that connector (`kafka.*`, fetch retries, groups; triggers in a batch read) have none
+here, and one warning names them.  Spark lower-cases option names before a source sees them, hence the table
+below is keyed by the lower case and error messages show the proper spelling.
 
 The parser ignores no other option: an unknown name, two bounds for one side, or a bound that a batch read
-cannot have ("start at latest") is an error that says what to write instead.
+("start at latest") or a stream ("end at ...") cannot have is an error that says what to write instead.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ BYTES_PER_PARTITION_DEFAULT = 64 << 20
 BYTES_PER_PARTITION_MIN = 1 << 10
 DECOMPRESSED_PER_PARTITION_DEFAULT = 1 << 30
 RETRY_TIMEOUT_MS_DEFAULT = 120_000
+TRIGGER_DELAY_MS_DEFAULT = 15 * 60_000
 MEMORY_PER_TASK_DEFAULT = 256 << 20
 MEMORY_PER_TASK_MIN = 8 << 20
 EARLIEST = -2  # as in the JSON of Spark's Kafka connector
@@ -55,7 +57,11 @@ _NAMES = (
     "failOnDataLoss",
     "retryTimeoutMs",
 )
-_SPELLING = {name.lower(): name for name in _NAMES}
+_TRIGGER_NAMES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_GROUP_NAMES = ("commitToGroup", "commitBootstrap")
+_STREAM_NAMES = (*_TRIGGER_NAMES, *_GROUP_NAMES)
+_ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_SPELLING = {name.lower(): name for name in (*_NAMES, *_STREAM_NAMES)}
 _ALIASES = {
     "tidegate.bootstrap.servers": "bootstrap",
     "kafka.bootstrap.servers": "bootstrap",
@@ -67,12 +73,11 @@ _ELSEWHERE = {
 }
 _OFFICIAL = frozenset(
     {
-        "groupidprefix", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay",
-        "fetchoffset.numretries",
-        "fetchoffset.retryintervalms", "kafkaconsumer.polltimeoutms",
+        "groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms",
+        "kafkaconsumer.polltimeoutms",
     }
 )  # fmt: skip
-"""Options of Spark's Kafka connector that mean nothing to a batch read of this source."""
+"""Options of Spark's Kafka connector that mean nothing to this source."""
 
 
 class OptionError(ValueError):
@@ -157,6 +162,19 @@ class ReadOptions:
     ignored: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The options of one stream."""
+
+    read: ReadOptions  # `starting` is where a new query begins; `ending` has no meaning
+    offsets_max: int | None = None  # of a micro-batch
+    offsets_min: int | None = None  # fewer wait for more, for `trigger_delay_ms` at most
+    trigger_delay_ms: int = TRIGGER_DELAY_MS_DEFAULT
+    bytes_max: int | None = None  # stored bytes of a micro-batch
+    group: str | None = None  # gets the offsets of finished micro-batches
+    group_bootstrap: tuple[str, ...] = ()  # Kafka listeners, for commits
+
+
 _KAFKA: Final = "kafka."
 
 
@@ -171,14 +189,81 @@ def client_security(properties: tuple[tuple[str, str], ...]) -> ClientSecurity |
 
 
 def parse_options(options: Mapping[str, str]) -> ReadOptions:
-    """Reads and checks all options; raises OptionError."""
+    """Reads and checks all options of a batch read; raises OptionError."""
     given, ignored, security = _normalise(options)
+    groups = [name for name in _GROUP_NAMES if name in given]
+    if groups:
+        raise OptionError(f"option {groups[0]!r} belongs to readStream: a batch read commits no offsets")
+    triggers = tuple(name for name in _TRIGGER_NAMES if name in given)
+    return _read_options(
+        given,
+        starting=_bound(given, "starting", EARLIEST, useless=LATEST),
+        ending=_bound(given, "ending", LATEST, useless=EARLIEST),
+        security=security,
+        ignored=tuple(sorted((*ignored, *triggers))),
+    )
+
+
+def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """Reads and checks all options of a stream; raises OptionError."""
+    given, ignored, security = _normalise(options)
+    ends = [name for name in _ENDS if name in given]
+    if ends:
+        raise OptionError(
+            f"option {ends[0]!r} belongs to a batch read: a stream has no end; to stop at what there is, use "
+            "trigger(availableNow=True)"
+        )
+    read = _read_options(
+        given,
+        starting=_bound(given, "starting", LATEST, useless=None),
+        ending=EveryPartition(LATEST),
+        security=security,
+        ignored=ignored,
+    )
+    fewest = _whole_number(given, "minOffsetsPerTrigger", None, least=1)
+    most = _whole_number(given, "maxOffsetsPerTrigger", None, least=1)
+    if fewest is not None and most is not None and fewest > most:
+        raise OptionError(f"minOffsetsPerTrigger {fewest} is above maxOffsetsPerTrigger {most}")
+    group = given.get("commitToGroup")
+    if group is not None and not group.strip():
+        raise OptionError("option 'commitToGroup' names no group")
+    if group is None and "commitBootstrap" in given:
+        raise OptionError("option 'commitBootstrap' has no meaning without 'commitToGroup'")
+    where = given.get("commitBootstrap")
+    return StreamOptions(
+        read=read,
+        offsets_max=most,
+        offsets_min=fewest,
+        trigger_delay_ms=_duration_ms(given, "maxTriggerDelay", TRIGGER_DELAY_MS_DEFAULT),
+        bytes_max=None
+        if "maxBytesPerTrigger" not in given
+        else _bytes(given, "maxBytesPerTrigger", 0, BYTES_PER_PARTITION_MIN),
+        group=group,
+        group_bootstrap=read.bootstrap
+        if where is None
+        else parse_bootstrap(where, "commitBootstrap", "Kafka listeners"),
+    )
+
+
+def has_stream_options(options: Mapping[str, str]) -> bool:
+    """Whether some of them belong to a stream alone."""
+    return any(_SPELLING.get(name.lower()) in _STREAM_NAMES for name in options)
+
+
+def _read_options(
+    given: Mapping[str, str],
+    *,
+    starting: Bound,
+    ending: Bound,
+    security: tuple[tuple[str, str], ...],
+    ignored: tuple[str, ...],
+) -> ReadOptions:
     client_security(security)
     return ReadOptions(
         bootstrap=parse_bootstrap(given.get("bootstrap", "")),
         selection=_selection(given),
-        starting=_bound(given, "starting"),
-        ending=_bound(given, "ending"),
+        starting=starting,
+        ending=ending,
         starting_after_last_is_error=_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
         == "error",
         read_committed=_choice(given, "isolation", ("read_committed", "read_uncommitted"))
@@ -236,21 +321,22 @@ def _unknown(name: str) -> str:
     near = difflib.get_close_matches(lower, [*_SPELLING, *_ALIASES], n=1, cutoff=0.6)
     if near:
         return f"unknown option {name!r}: did you mean {_SPELLING.get(near[0], near[0])!r}?"
-    return f"unknown option {name!r}: the options are {', '.join(_NAMES)}"
+    return (
+        f"unknown option {name!r}: the options are {', '.join(_NAMES)}; of a stream also "
+        f"{', '.join(_STREAM_NAMES)}"
+    )
 
 
-def parse_bootstrap(text: str) -> tuple[str, ...]:
+def parse_bootstrap(text: str, option: str = "bootstrap", wanted: str = "listeners") -> tuple[str, ...]:
     """The endpoints of host:port,host:port; raises OptionError."""
     endpoints = tuple(part.strip() for part in text.split(",") if part.strip())
     if not endpoints:
-        raise OptionError(
-            "option 'bootstrap' (or 'kafka.bootstrap.servers') is missing: give listeners of some "
-            "nodes, as host:port,host:port"
-        )
+        name = "'bootstrap' (or 'kafka.bootstrap.servers')" if option == "bootstrap" else repr(option)
+        raise OptionError(f"option {name} is missing: give {wanted} of some nodes, as host:port,host:port")
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise OptionError(f"bootstrap {endpoint!r} is not host:port")
+            raise OptionError(f"{option} {endpoint!r} is not host:port")
     return endpoints
 
 
@@ -286,27 +372,27 @@ def _parse_assign(text: str) -> dict[str, tuple[int, ...]]:
     return assigned
 
 
-def _bound(given: Mapping[str, str], side: str) -> Bound:
+def _bound(given: Mapping[str, str], side: str, default: int, *, useless: int | None) -> Bound:
+    """`useless`: EARLIEST or LATEST, where a read with this bound would be empty."""
     names = [
         name for name in (f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp") if name in given
     ]
     if len(names) > 1:
         raise OptionError(f"{' and '.join(map(repr, names))} both say where the read is {side}: keep one")
     if not names:
-        return EveryPartition(EARLIEST if side == "starting" else LATEST)
+        return EveryPartition(default)
     name, value = names[0], given[names[0]].strip()
     if name.endswith("ByTimestamp"):
         return AtTimestamps(_per_partition(name, value, '{"flights": {"0": 1700000000000}}', least=0))
     if name.endswith("Timestamp"):
         return AtTimestamp(_whole_number(given, name, None, least=0) or 0)
-    useless = LATEST if side == "starting" else EARLIEST
     word = {EARLIEST: "earliest", LATEST: "latest"}
     if value.lower() in ("earliest", "latest"):
         bound = EveryPartition(EARLIEST if value.lower() == "earliest" else LATEST)
         if bound.offset == useless:
             raise OptionError(
                 f"{name} {value!r}: a batch read would be empty; write "
-                f"{word[EARLIEST + LATEST - useless]!r} or offsets"
+                f"{word[EARLIEST + LATEST - bound.offset]!r} or offsets"
             )
         return bound
     offsets = _per_partition(name, value, '{"flights": {"0": 23, "1": -2}}', least=EARLIEST)
@@ -368,6 +454,16 @@ def _bytes(given: Mapping[str, str], name: str, default: int, least: int) -> int
     if size < least:
         raise OptionError(f"{name} {text!r} must be a size of at least {least} bytes, like 64m")
     return size
+
+
+def _duration_ms(given: Mapping[str, str], name: str, default: int) -> int:
+    """A time as Spark writes them: `500ms`, `30s`, `15m`, `1h`; a bare number counts milliseconds."""
+    text = given.get(name, str(default)).strip().lower()
+    parts = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|min|h|d|)", text)
+    if parts is None:
+        raise OptionError(f"{name} {text!r} must be a time like 500ms, 30s, 15m, 1h or 1d")
+    unit = {"s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    return int(parts[1]) * unit.get(parts[2], 1)
 
 
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:

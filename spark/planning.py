@@ -74,13 +74,13 @@ def plan(client: DataClient, options: ReadOptions, *, reads_data: bool = True) -
     )
     for side, bound in (("starting", options.starting), ("ending", options.ending)):
         require_all_named(side, bound, keys)
-    limits = _ask(client, topics, keys, None, options)
-    starts = _ask(client, topics, keys, options.starting, options)
-    ends = _ask(client, topics, keys, options.ending, options)
+    limits = ask_offsets(client, topics, keys, None, options)
+    starts = ask_offsets(client, topics, keys, options.starting, options)
+    ends = ask_offsets(client, topics, keys, options.ending, options)
     settled = {key: freeze_range(key, options, limits[key], starts.get(key), ends.get(key)) for key in keys}
     _warn_of_open_transactions(options, limits)
     wanted = {key: (part.start, part.end) for key, part in settled.items() if part.start < part.end}
-    return _split(client, topics, wanted, options, reads_data=reads_data)
+    return split_into_tasks(client, topics, wanted, options, reads_data=reads_data)
 
 
 def topics_to_describe(selection: Selection) -> tuple[str, ...]:
@@ -134,10 +134,10 @@ def require_all_named(side: str, bound: Bound, keys: Iterable[Key]) -> None:
     name = f"{side}Offsets" + ("ByTimestamp" if isinstance(bound, AtTimestamps) else "")
     if wanted - named:
         raise OptionError(
-            f"{name} must name every partition that is read: {_list(wanted - named)} is missing"
+            f"{name} must name every partition that is read: {list_partitions(wanted - named)} is missing"
         )
     if named - wanted:
-        raise OptionError(f"{name} names {_list(named - wanted)}, which is not read")
+        raise OptionError(f"{name} names {list_partitions(named - wanted)}, which is not read")
 
 
 def freeze_range(
@@ -146,9 +146,9 @@ def freeze_range(
     """One partition's [start, end).  `start` and `end` answer the timestamp queries, for bounds that are
     timestamps."""
     place = f"{key[0]}-{key[1]}"
-    visible_end = limits.last_stable_offset if options.read_committed else limits.high_watermark
-    first = _settle_start(place, options, limits, visible_end, start, _explicit(options.starting, key))
-    wanted_end = _explicit(options.ending, key)
+    visible_end = end_of_visible(options, limits)
+    first = settle_start(place, options, limits, start, explicit_offset(options.starting, key))
+    wanted_end = explicit_offset(options.ending, key)
     if end is not None:
         last = end.offset if end.offset >= 0 else visible_end
     else:
@@ -168,14 +168,21 @@ def freeze_range(
     return FrozenRange(first, max(first, last))
 
 
-def _settle_start(
+def end_of_visible(options: ReadOptions, limits: OffsetAnswer) -> int:
+    """Up to which offset the records are settled for this isolation."""
+    return limits.last_stable_offset if options.read_committed else limits.high_watermark
+
+
+def settle_start(
     place: str,
     options: ReadOptions,
     limits: OffsetAnswer,
-    visible_end: int,
     answer: OffsetAnswer | None,
     explicit: int | None,
 ) -> int:
+    """Where a read of one partition begins.  `answer` is that of a timestamp query; `explicit` the offset of
+    other bounds, EARLIEST or LATEST.  Raises ReadError."""
+    visible_end = end_of_visible(options, limits)
     if answer is not None:
         if answer.offset >= 0:
             return answer.offset
@@ -188,6 +195,8 @@ def _settle_start(
         return visible_end
     if explicit is None or explicit == EARLIEST:
         return limits.log_start_offset
+    if explicit == LATEST:
+        return visible_end
     if limits.log_start_offset <= explicit <= visible_end:
         return explicit
     problem = (
@@ -271,7 +280,8 @@ def divide(whole: SplitRange, parts: int) -> list[SplitRange]:
     return [SplitRange(start, end, size, decompressed) for start, end in itertools.pairwise(edges)]
 
 
-def _explicit(bound: Bound, key: Key) -> int | None:
+def explicit_offset(bound: Bound, key: Key) -> int | None:
+    """The offset that the bound names, EARLIEST or LATEST; None for a time."""
     match bound:
         case EveryPartition(offset):
             return offset
@@ -281,7 +291,7 @@ def _explicit(bound: Bound, key: Key) -> int | None:
             return None
 
 
-def _ask(
+def ask_offsets(
     client: DataClient,
     topics: Mapping[str, TopicView],
     keys: Iterable[Key],
@@ -308,7 +318,7 @@ def _ask(
     return answers
 
 
-def _split(
+def split_into_tasks(
     client: DataClient,
     topics: Mapping[str, TopicView],
     wanted: Mapping[Key, tuple[int, int]],
@@ -316,6 +326,7 @@ def _split(
     *,
     reads_data: bool,
 ) -> list[PlannedRange]:
+    """The tasks that read `wanted`, the [start, end) of each partition."""
     found = client.plan_many_ranges(
         topics, wanted, options.partition_bytes_max, estimate_decompressed=reads_data
     )
@@ -348,9 +359,10 @@ def _warn_of_open_transactions(options: ReadOptions, limits: Mapping[Key, Offset
         key: answer for key, answer in limits.items() if answer.last_stable_offset < answer.high_watermark
     }
     if options.read_committed and behind:
-        log.warning("open_transactions_end_the_read_early", partitions=_list(behind))
+        log.warning("open_transactions_end_the_read_early", partitions=list_partitions(behind))
 
 
-def _list(keys: Iterable[Key]) -> str:
+def list_partitions(keys: Iterable[Key]) -> str:
+    """The first few of them, for a message."""
     names = [f"{topic}-{partition}" for topic, partition in sorted(keys)]
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,5 +1,5 @@
 """The data source `tidegate`: `spark.read.format("tidegate").option("bootstrap", "...").option("subscribe",
-"flights").load()`.
+"flights").load()`, and the same with `spark.readStream`.
 
 The driver parses the options and freezes the ranges; each task then fetches its range from the partition's
 leader over gRPC and yields Arrow batches.  Filters are deliberately not pushed down: in PySpark 4.3 an
@@ -13,15 +13,27 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from ..runtime.logs import get
-from .options import ReadOptions, parse_options
+from .options import (
+    OptionError,
+    ReadOptions,
+    StreamOptions,
+    has_stream_options,
+    parse_options,
+    parse_stream_options,
+)
 from .planning import plan
 from .range_reader import RangePartition, RangeReader
 from .schema import projected_columns, spark_schema
@@ -33,13 +45,20 @@ if TYPE_CHECKING:
 
 FORMAT = "tidegate"
 
+Parsed = TypeVar("Parsed")
+
 
 class TidegateSource(DataSource):
-    """Batch reads of Tidegate topics."""
+    """Batch and streaming reads of Tidegate topics."""
 
     def __init__(self, options: dict[str, str]) -> None:
+        """Spark does not say here which of the two it is for.  Raises OptionError when the options fit
+        neither."""
         super().__init__(options)
-        self._parsed = parse_options(options)
+        self._batch = _parsed(parse_options, options)
+        self._stream = _parsed(parse_stream_options, options)
+        if isinstance(self._batch, OptionError) and isinstance(self._stream, OptionError):
+            raise self._stream if has_stream_options(options) else self._batch
 
     @classmethod
     def name(cls) -> str:
@@ -49,11 +68,30 @@ class TidegateSource(DataSource):
     def schema(self) -> StructType:
         """The columns of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
         timestampType, and headers with the option `includeHeaders`."""
-        return spark_schema(include_headers=self._parsed.include_headers)
+        fits = self._stream.read if isinstance(self._stream, StreamOptions) else self._batch
+        assert isinstance(fits, ReadOptions)
+        return spark_schema(include_headers=fits.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of the columns that `schema` has."""
-        return TidegateReader(self._parsed, projected_columns(schema))
+        """A reader of the columns that `schema` has.  Raises OptionError, SchemaError."""
+        if isinstance(self._batch, OptionError):
+            raise self._batch
+        return TidegateReader(self._batch, projected_columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A reader of the columns that `schema` has, for a stream.  Raises OptionError, SchemaError."""
+        from .streaming.reader import TidegateStreamReader  # a batch read needs nothing of it
+
+        if isinstance(self._stream, OptionError):
+            raise self._stream
+        return TidegateStreamReader(self._stream, projected_columns(schema))
+
+
+def _parsed(parse: Callable[[Mapping[str, str]], Parsed], options: Mapping[str, str]) -> Parsed | OptionError:
+    try:
+        return parse(options)
+    except OptionError as error:
+        return error
 
 
 DefaultSource = TidegateSource

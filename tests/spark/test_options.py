@@ -15,8 +15,10 @@ from tidegate.spark.options import (
     Partitions,
     Pattern,
     ReadOptions,
+    StreamOptions,
     Topics,
     parse_options,
+    parse_stream_options,
 )
 
 BASE = {"bootstrap": "a:1,b:2", "subscribe": "flights"}
@@ -62,7 +64,7 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
         500,
     )
     assert options.ignored == (
-        "fetchoffset.numretries", "groupidprefix", "kafka.max.poll.records", "maxoffsetspertrigger",
+        "fetchoffset.numretries", "groupidprefix", "kafka.max.poll.records", "maxOffsetsPerTrigger",
     )  # fmt: skip
     assert parse(isolation="read_committed", **{"kafka.isolation.level": "read_committed"}).read_committed
 
@@ -132,3 +134,84 @@ def test_sizes() -> None:
 def test_what_cannot_be_meant_is_refused_with_a_remedy(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_options(given)
+
+
+# ---- streams -----------------------------------------------------------------------------------------------
+
+
+def stream(**more: str) -> StreamOptions:
+    return parse_stream_options({**BASE, **more})
+
+
+def test_a_new_query_begins_at_the_end_unless_options_say_otherwise() -> None:
+    assert stream().read.starting == EveryPartition(LATEST)
+    assert stream(startingOffsets="earliest").read.starting == EveryPartition(EARLIEST)
+    mixed = stream(startingOffsets='{"flights":{"0":23,"1":-2,"2":-1}}').read.starting
+    assert mixed == AtOffsets({("flights", 0): 23, ("flights", 1): EARLIEST, ("flights", 2): LATEST})
+    assert stream(startingTimestamp="5").read.starting == AtTimestamp(5)
+    assert stream(startingOffsetsByTimestamp='{"flights":{"0":7}}').read.starting == AtTimestamps(
+        {("flights", 0): 7}
+    )
+
+
+def test_the_limits_of_a_trigger() -> None:
+    none = stream()
+    assert (none.offsets_max, none.offsets_min, none.trigger_delay_ms, none.bytes_max) == (
+        None, None, 900_000, None,
+    )  # fmt: skip
+    given = stream(
+        maxOffsetsPerTrigger="1000",
+        minOffsetsPerTrigger="10",
+        maxTriggerDelay="30s",
+        maxBytesPerTrigger="64m",
+    )
+    assert (given.offsets_max, given.offsets_min, given.trigger_delay_ms, given.bytes_max) == (
+        1000, 10, 30_000, 64 << 20,
+    )  # fmt: skip
+    delays = {"250": 250, "250ms": 250, "2 min": 120_000, "15m": 900_000, "1H": 3_600_000, "1d": 86_400_000}
+    for text, delay_ms in delays.items():
+        assert stream(maxTriggerDelay=text).trigger_delay_ms == delay_ms
+
+
+def test_a_group_gets_commits_by_the_bootstrap_or_one_of_its_own() -> None:
+    assert stream(commitToGroup="etl").group_bootstrap == ("a:1", "b:2")
+    assert stream(commitToGroup="etl", commitBootstrap="k:9").group_bootstrap == ("k:9",)
+    assert stream().group is None
+
+
+def test_a_batch_read_has_no_triggers_and_says_so() -> None:
+    assert parse(maxBytesPerTrigger="64m", maxTriggerDelay="1s").ignored == (
+        "maxBytesPerTrigger", "maxTriggerDelay",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"endingOffsets": "latest"}, "'endingOffsets' belongs to a batch read.*availableNow"),
+        ({"endingTimestamp": "1"}, "'endingTimestamp' belongs to a batch read"),
+        ({"endingOffsetsByTimestamp": "{}"}, "'endingOffsetsByTimestamp' belongs to a batch read"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger '0' must be a whole number of at least 1"),
+        ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger 'many'"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "9 is above maxOffsetsPerTrigger 8"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay 'soon' must be a time like"),
+        ({"maxTriggerDelay": "-1s"}, "maxTriggerDelay '-1s' must be a time like"),
+        ({"maxBytesPerTrigger": "1"}, "maxBytesPerTrigger '1' must be a size of at least 1024"),
+        ({"commitToGroup": " "}, "'commitToGroup' names no group"),
+        ({"commitBootstrap": "k:9"}, "no meaning without 'commitToGroup'"),
+        ({"commitToGroup": "g", "commitBootstrap": "k"}, "commitBootstrap 'k' is not host:port"),
+        (
+            {"commitToGroup": "g", "commitBootstrap": ","},
+            "'commitBootstrap' is missing: give Kafka listeners",
+        ),
+        ({"commitToGruop": "g"}, "did you mean 'commitToGroup'"),
+    ],
+)
+def test_what_no_stream_can_mean_is_refused_with_a_remedy(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_stream_options({**BASE, **given})
+
+
+def test_commits_belong_to_streams() -> None:
+    with pytest.raises(OptionError, match="'commitToGroup' belongs to readStream"):
+        parse(commitToGroup="etl")

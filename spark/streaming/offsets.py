@@ -1,0 +1,117 @@
+"""Where a stream is: what Spark writes to its checkpoint, as JSON that a person can read.
+
+    {"version": 1, "topics": {"flights": {"id": "7b1c...", "offsets": {"0": 23, "1": 5}, "begins": {"1": 0}}}}
+
+`offsets` has the next offset of every partition, `id` the topic's id: a topic that is made again under the
+same name is another one.  `begins` has the partitions that the micro-batch with this end was the first to
+read, and where they began.  So a micro-batch that is run again reads the same records, although nothing else
+remembers where it began.  `"initial": true` marks where a new query begins, before its first micro-batch.
+
+Spark compares offsets by their text: topics stand in order of their names, partitions of their numbers.
+
+The offsets of Spark's Kafka connector, `{"flights": {"0": 23}}`, are understood too: its checkpoint may be
+continued.  They have no topic ids, so the ids of the present topics are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+from uuid import UUID
+
+VERSION: Final = 1
+
+Key = tuple[str, int]  # topic, partition
+Json = dict[str, object]
+
+
+class OffsetError(ValueError):
+    """A checkpoint whose offsets this source cannot continue; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The next offset of each partition; `ids` lacks topics whose id is not known."""
+
+    ids: Mapping[str, bytes]
+    positions: Mapping[Key, int]
+    begins: Mapping[Key, int] = field(default_factory=dict)
+    initial: bool = False
+
+    def is_at(self, other: StreamOffset) -> bool:
+        """Whether the two are at the same place, wherever the last micro-batch began."""
+        return self.ids == other.ids and self.positions == other.positions
+
+
+def to_json(offset: StreamOffset) -> Json:
+    topics: dict[str, dict[str, object]] = {}
+    for name in sorted({topic for topic, _ in offset.positions} | set(offset.ids)):
+        entry = topics[name] = {}
+        if name in offset.ids:
+            entry["id"] = str(UUID(bytes=offset.ids[name]))
+        entry["offsets"] = _of_topic(offset.positions, name)
+        begins = _of_topic(offset.begins, name)
+        if begins:
+            entry["begins"] = begins
+    tree: Json = {"version": VERSION, "topics": topics}
+    if offset.initial:
+        tree["initial"] = True
+    return tree
+
+
+def by_topic(numbers: Mapping[Key, int]) -> dict[str, dict[str, int]]:
+    """As `{"flights": {"0": 23}}`, in order."""
+    return {name: _of_topic(numbers, name) for name in sorted({topic for topic, _ in numbers})}
+
+
+def _of_topic(numbers: Mapping[Key, int], name: str) -> dict[str, int]:
+    return {
+        str(partition): numbers[topic, partition] for topic, partition in sorted(numbers) if topic == name
+    }
+
+
+def from_json(tree: object) -> StreamOffset:
+    """Raises OffsetError."""
+    if not isinstance(tree, dict):
+        _refuse(tree)
+    version = tree.get("version")
+    if isinstance(version, dict) or version is None:
+        return StreamOffset({}, _numbers(tree))  # Spark's Kafka connector; a topic may be called "version"
+    if version != VERSION:
+        raise OffsetError(
+            f"the checkpoint's offsets have version {version!r}, and this source knows version {VERSION}: a "
+            "newer version of Tidegate wrote them"
+        )
+    topics = tree.get("topics")
+    if not isinstance(topics, dict) or not all(isinstance(entry, dict) for entry in topics.values()):
+        _refuse(tree)
+    return StreamOffset(
+        ids={name: _id(entry["id"]) for name, entry in topics.items() if "id" in entry},
+        positions=_numbers({name: entry.get("offsets", {}) for name, entry in topics.items()}),
+        begins=_numbers({name: entry.get("begins", {}) for name, entry in topics.items()}),
+        initial=tree.get("initial") is True,
+    )
+
+
+def _numbers(topics: Mapping[str, object]) -> dict[Key, int]:
+    found: dict[Key, int] = {}
+    for name, partitions in topics.items():
+        if not isinstance(partitions, dict):
+            _refuse(topics)
+        for partition, offset in partitions.items():
+            if not str(partition).isdecimal() or type(offset) is not int or offset < 0:
+                _refuse({name: partitions})
+            found[name, int(partition)] = offset
+    return found
+
+
+def _id(text: object) -> bytes:
+    try:
+        return UUID(str(text)).bytes
+    except ValueError:
+        _refuse(text)
+
+
+def _refuse(what: object) -> NoReturn:
+    raise OffsetError(f"the checkpoint has {str(what)[:200]!r}, which is no offset of this source")

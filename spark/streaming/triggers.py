@@ -1,0 +1,265 @@
+"""How far the next micro-batch goes.  Pure: where the stream is, what the leaders answered and the limits go
+in; the next offset comes out.
+
+`available` decides where each partition goes on and what there is to read; `within_offsets` and
+`within_bytes` shorten that by the limits of a trigger, as Spark's Kafka connector does: each partition gets
+its share in proportion to what it has; `next_offset` makes the result.
+
+What counts as loss is exact.  Offsets that the stream has passed may go; offsets in between may be missing
+(markers, aborted transactions, compaction).  Lost is what the log has dropped above the stream's offset, and
+what it does not reach any more.  A topic that was made again has another id, and nothing of it was read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from ...wire.errors import ErrorCode
+from ..connection import OffsetAnswer, ReadError, SplitRange, TopicView
+from ..java_pattern import compile_java_pattern
+from ..options import Partitions, Pattern, ReadOptions, Selection, StreamOptions, Topics
+from ..planning import end_of_visible, list_partitions
+from .offsets import Key, OffsetError, StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one look at the cluster found: the ids of the topics that are read, the limits of their logs."""
+
+    ids: Mapping[str, bytes]
+    limits: Mapping[Key, OffsetAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """What a micro-batch could read: [begins, ends) of each partition.  `new`: their begin does not follow
+    from the offset before."""
+
+    ids: Mapping[str, bytes]
+    begins: Mapping[Key, int]
+    ends: Mapping[Key, int]
+    new: frozenset[Key] = frozenset()
+    losses: tuple[ReadError, ...] = ()  # accepted by failOnDataLoss=false
+    notes: tuple[str, ...] = field(default=())  # no loss as far as one can know
+
+
+def matching(selection: Selection, found: Mapping[str, TopicView]) -> list[Key]:
+    """The partitions that are read, of those that exist now."""
+    match selection:
+        case Topics(names):
+            return [(name, number) for name in names if name in found for number in found[name].partitions]
+        case Partitions(by_topic):
+            return [
+                (name, number)
+                for name, numbers in by_topic.items()
+                if name in found
+                for number in numbers
+                if number in found[name].partitions
+            ]
+        case Pattern(expression):
+            pattern = compile_java_pattern(expression)
+            return [
+                (name, number)
+                for name, view in sorted(found.items())
+                if not view.internal and pattern.fullmatch(name)
+                for number in view.partitions
+            ]
+
+
+def covers(selection: Selection, key: Key) -> bool:
+    """Whether the partition is read if it exists.  A restart may select others than the checkpoint has."""
+    match selection:
+        case Topics(names):
+            return key[0] in names
+        case Partitions(by_topic):
+            return key[1] in by_topic.get(key[0], ())
+        case Pattern(expression):
+            return compile_java_pattern(expression).fullmatch(key[0]) is not None
+
+
+def available(start: StreamOffset, seen: Seen, options: ReadOptions) -> Available:
+    """Where each partition goes on, and its end.  Raises ReadError for lost records, unless the options
+    accept them."""
+    losses: list[ReadError] = []
+    notes: list[str] = []
+    begins: dict[Key, int] = {}
+    ends: dict[Key, int] = {}
+    new: set[Key] = set()
+    going_on = {key: at for key, at in start.positions.items() if covers(options.selection, key)}
+    if len(going_on) < len(start.positions):
+        left_out = list_partitions(start.positions.keys() - going_on.keys())
+        notes.append(f"the options select {left_out} no more, which the checkpoint has")
+    gone = _gone_topics({topic for topic, _ in going_on}, start, seen, losses)
+    for key, position in going_on.items():
+        if key[0] in gone:
+            continue
+        limits = seen.limits.get(key)
+        if limits is None:  # the answering node does not know the partition yet: a topic's never go
+            begins[key] = ends[key] = position
+            continue
+        visible = end_of_visible(options, limits)
+        begins[key] = _go_on(key, position, visible, limits, losses)
+        ends[key] = max(begins[key], visible)
+        if start.initial or begins[key] != position:
+            new.add(key)
+    # A new partition of a topic that the stream reads as a whole is to be read from its first record.  How
+    # old a topic or a partition is that was not selected before, nothing says.
+    known = () if isinstance(options.selection, Partitions) else {topic for topic, _ in going_on}
+    for key, limits in seen.limits.items():
+        if key in begins:
+            continue
+        new.add(key)
+        begins[key] = limits.log_start_offset
+        ends[key] = max(begins[key], end_of_visible(options, limits))
+        if begins[key] and key[0] in known and key[0] not in gone:
+            losses.append(_below_log_start(key, 0, limits))
+        elif begins[key]:
+            notes.append(f"{key[0]}-{key[1]} begins at {begins[key]}")
+    if losses and options.fail_on_data_loss:
+        raise losses[0]
+    ids = {topic: seen.ids.get(topic, start.ids.get(topic, b"")) for topic, _ in begins}
+    return Available(
+        {topic: topic_id for topic, topic_id in ids.items() if topic_id},
+        begins,
+        ends,
+        frozenset(new),
+        tuple(losses),
+        tuple(notes),
+    )
+
+
+def _gone_topics(topics: Iterable[str], start: StreamOffset, seen: Seen, losses: list[ReadError]) -> set[str]:
+    """The topics that are not there any more, or only others under their names."""
+    gone: set[str] = set()
+    for topic in sorted(topics):
+        before, now = start.ids.get(topic), seen.ids.get(topic)
+        if now is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            which = f" (id {UUID(bytes=before)})" if before else ""
+            problem = f"topic {topic!r}{which}, which the stream reads, was deleted"
+            advice = "to go on without it, set failOnDataLoss=false"
+        elif before is not None and now != before:
+            code = ErrorCode.INCONSISTENT_TOPIC_ID
+            problem = (
+                f"topic {topic!r} was deleted and made again: the stream has read the one with id "
+                f"{UUID(bytes=before)}, and now there is one with id {UUID(bytes=now)}"
+            )
+            advice = "to read that from its start, set failOnDataLoss=false"
+        else:
+            continue
+        gone.add(topic)
+        losses.append(ReadError(code, f"{problem}; {advice}"))
+    return gone
+
+
+def _go_on(key: Key, position: int, visible: int, limits: OffsetAnswer, losses: list[ReadError]) -> int:
+    if position < limits.log_start_offset:
+        losses.append(_below_log_start(key, position, limits))
+        return limits.log_start_offset
+    if position > limits.high_watermark:
+        losses.append(
+            ReadError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{key[0]}-{key[1]}: the stream has read up to offset {position}, but the log ends at "
+                f"{limits.high_watermark} now; to go on there, set failOnDataLoss=false",
+            )
+        )
+        return visible
+    return position
+
+
+def _below_log_start(key: Key, position: int, limits: OffsetAnswer) -> ReadError:
+    start = limits.log_start_offset
+    return ReadError(
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        f"{key[0]}-{key[1]}: the stream is at offset {position}, but the log begins at {start} now: "
+        f"{start - position} offsets were deleted before they were read; to go on at {start}, set "
+        "failOnDataLoss=false",
+        start,
+    )
+
+
+def is_delayed(what: Available, options: StreamOptions, since_last_ms: float | None) -> bool:
+    """Whether the trigger waits for more records (minOffsetsPerTrigger).  `since_last_ms`: since the last
+    micro-batch began; None before the first, which does not wait."""
+    if options.offsets_min is None or since_last_ms is None or since_last_ms >= options.trigger_delay_ms:
+        return False
+    return sum(what.ends[key] - what.begins[key] for key in what.ends) < options.offsets_min
+
+
+def within_offsets(what: Available, most: int | None) -> dict[Key, int]:
+    """The ends of a micro-batch of about `most` offsets.  A partition with something to read gets at least
+    one, so that a small one is not starved."""
+    sizes = {key: end - what.begins[key] for key, end in what.ends.items() if end > what.begins[key]}
+    total = sum(sizes.values())
+    if most is None or total <= most:
+        return dict(what.ends)
+    return {
+        key: min(end, what.begins[key] + _whole(most * (sizes[key] / total))) if key in sizes else end
+        for key, end in what.ends.items()
+    }
+
+
+def _whole(share: float) -> int:
+    return math.ceil(share) if share < 1 else math.floor(share)
+
+
+def share_of_bytes(sizes: Mapping[Key, int], most: int) -> dict[Key, float]:
+    """How many bytes of a micro-batch of about `most` each partition gets, in proportion to what it has."""
+    total = max(1, sum(sizes.values()))
+    return {key: most * (size / total) for key, size in sizes.items()}
+
+
+def end_within_bytes(ranges: Sequence[SplitRange], share: float) -> int:
+    """The end of the ranges that fit into the share: at least one of them."""
+    end, size = ranges[0].end, ranges[0].bytes_estimated
+    for part in ranges[1:]:
+        size += part.bytes_estimated
+        if size > share:
+            break
+        end = part.end
+    return end
+
+
+def next_offset(start: StreamOffset, what: Available, ends: Mapping[Key, int]) -> StreamOffset:
+    """The offset at `ends`; `start` itself when that is the same place, since Spark then has nothing to
+    do."""
+    reached = StreamOffset(
+        what.ids, dict(ends), {key: what.begins[key] for key in what.new if key in what.begins}
+    )
+    return start if reached.is_at(start) else reached
+
+
+def ranges(start: StreamOffset, end: StreamOffset) -> dict[Key, tuple[int, int]]:
+    """What the micro-batch between the two reads, by partition, without empty ranges.  Raises OffsetError."""
+    if end.initial:
+        return {}
+    found: dict[Key, tuple[int, int]] = {}
+    for key, last in sorted(end.positions.items()):
+        first = end.begins.get(key, start.positions.get(key))
+        if first is None:
+            raise OffsetError(
+                f"the micro-batch reads {key[0]}-{key[1]}, but the checkpoint does not say from where: let "
+                "the source that began it finish it"
+            )
+        if first < last:
+            found[key] = first, last
+    return found
+
+
+def behind(latest: Mapping[Key, int], positions: Mapping[Key, int]) -> dict[Key, int]:
+    """How many offsets of each partition are to be read after the micro-batch that ends at `positions`."""
+    return {key: max(0, end - positions.get(key, end)) for key, end in latest.items()}
+
+
+def lag_metrics(lags: Iterable[int]) -> dict[str, float]:
+    """By the names of Spark's Kafka connector."""
+    counts = list(lags) or [0]
+    return {
+        "minOffsetsBehindLatest": min(counts),
+        "maxOffsetsBehindLatest": max(counts),
+        "avgOffsetsBehindLatest": sum(counts) / len(counts),
+    }

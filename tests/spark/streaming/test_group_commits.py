@@ -1,0 +1,88 @@
+"""Commits to a group: the newest offsets, a failure logged once and tried with the next micro-batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import pytest
+from tidegate.spark.streaming.group_commits import GroupCommits
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+KEY = ("flights", 0)
+
+
+@dataclass
+class Coordinator:
+    """Stands for the cluster; also the client that a commit enters."""
+
+    committed: list[dict[tuple[str, int], int]] = field(default_factory=list)
+    connections: int = 0
+    closed: int = 0
+    fails: bool = False
+    proceed: threading.Event = field(default_factory=threading.Event)
+    asked: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        self.connections += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.closed += 1
+
+    def set_group_offsets(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        assert group_id == "etl"
+        self.asked.set()
+        assert self.proceed.wait(10)
+        if self.fails:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it moves")
+        self.committed.append(dict(offsets))
+
+
+def test_while_a_commit_waits_only_the_newest_offsets_are_kept() -> None:
+    cluster = Coordinator()
+    commits = GroupCommits("etl", lambda: cluster)
+    commits.store({KEY: 1})
+    assert cluster.asked.wait(10)
+    for offset in range(2, 9):
+        commits.store({KEY: offset})  # returns at once
+    cluster.proceed.set()
+    commits.close()
+    assert cluster.committed == [{KEY: 1}, {KEY: 8}]
+    assert (cluster.connections, cluster.closed) == (1, 1)
+
+
+def test_the_same_offsets_are_committed_once() -> None:
+    cluster = Coordinator()
+    cluster.proceed.set()
+    commits = GroupCommits("etl", lambda: cluster)
+    for _ in range(3):
+        commits.store({KEY: 1})
+        commits.flush()
+    commits.close()
+    assert cluster.committed == [{KEY: 1}]
+
+
+def test_a_failure_is_logged_once_and_the_next_micro_batch_tries_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Coordinator(fails=True)
+    cluster.proceed.set()
+    commits = GroupCommits("etl", lambda: cluster)
+    for offset in (1, 2, 3):
+        commits.store({KEY: offset})
+        commits.flush()
+    assert [record.getMessage() for record in caplog.records] == ["offsets_not_committed"]
+    cluster.fails = False
+    commits.store({KEY: 4})
+    commits.flush()
+    cluster.fails = True
+    commits.store({KEY: 5})
+    commits.close()
+    assert cluster.committed == [{KEY: 4}]
+    assert [record.getMessage() for record in caplog.records] == ["offsets_not_committed"] * 2, (
+        "after a success the next failure is news"
+    )
+    assert cluster.connections == cluster.closed, "a new client after each failure, and none left"
