@@ -42,6 +42,7 @@ from .coordinators.producer_ids import ProducerIds
 from .coordinators.transaction_coordination import TransactionCoordination
 from .coordinators.transaction_enlistment import TransactionEnlistment
 from .data.data_service import DataService
+from .data.two_phase_commit import TwoPhaseCommitService
 from .lifecycle.broker_lifecycle import BrokerLifecycle, metadata_silence_s
 from .lifecycle.log_recovery import RecoveryCollector
 from .lifecycle.probing import Probing, ReachedBy, ask_over_kafka
@@ -119,6 +120,7 @@ class Parts:
     grpc: grpc.aio.Server
     access: GrpcAccess
     data_service: DataService
+    two_phase_commit: TwoPhaseCommitService
     identities: Mapping[str, ListenerIdentity]
     """Of the Kafka listeners and gRPC's, by their names."""
     key_set: KeySet
@@ -231,6 +233,7 @@ def assemble(
             admission.access,
             admission.throttling,
         ),
+        two_phase_commit=TwoPhaseCommitService(configuration, cluster, broker.transactions, admission.access),
         identities=admission.identities,
         key_set=admission.key_set,
         renewal=CertificateRenewal(admission.renewables, clock, foundation.fail_stop),

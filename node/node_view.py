@@ -22,7 +22,9 @@ def node_view(
     return NodeView(
         partitions=[_partition_view(replica) for replica in broker.replicas.hosted],
         active_transactional_ids=sum(len(shard.transactions) for shard in shards),
-        open_transactions=sum(len(shard.ongoing) + len(shard.prepared) for shard in shards),
+        open_transactions=sum(
+            len(shard.ongoing) + len(shard.prepared) + len(shard.decided) for shard in shards
+        ),
         groups=sum(
             len(shard.groups.classic) + len(shard.groups.consumers.groups) for shard in broker.groups.shards
         ),

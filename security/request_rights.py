@@ -48,6 +48,7 @@ _CLUSTER_DESCRIBE = Right(_Op.DESCRIBE, _C)
 _GROUP_READ, _TOPIC_READ = Right(_Op.READ, _G), Right(_Op.READ, _T)
 _TOPIC_DESCRIBE, _TOPIC_WRITE = Right(_Op.DESCRIBE, _T), Right(_Op.WRITE, _T)
 _TRANSACTION_WRITE = Right(_Op.WRITE, _X)
+_TWO_PHASE_COMMIT = Right(_Op.TWO_PHASE_COMMIT, _X)
 _CONFIGS: Final = {
     "topic": Right(_Op.ALTER_CONFIGS, _T),
     "group": Right(_Op.ALTER_CONFIGS, _G),
@@ -93,6 +94,7 @@ RIGHTS: Final[Mapping[int, Mapping[str, Right]]] = {
     ApiKey.DELETE_RECORDS: {"topic": Right(_Op.DELETE, _T)},
     ApiKey.INIT_PRODUCER_ID: {
         "transactional id": _TRANSACTION_WRITE,
+        "two-phase commit": _TWO_PHASE_COMMIT,
         "cluster": Right(_Op.IDEMPOTENT_WRITE, _C),
         "any topic": _TOPIC_WRITE,
     },
@@ -164,8 +166,9 @@ METHOD_RIGHTS: Final[Mapping[str, Right]] = {
     "PlanManyRanges": _TOPIC_DESCRIBE,
     "CountRecords": _TOPIC_DESCRIBE,
     "ReadRange": _TOPIC_READ,
+    "PrepareTransaction": _TWO_PHASE_COMMIT,
     "Status": _CLUSTER_DESCRIBE,
     "ArmFault": _CLUSTER_ALTER,
 }
-"""The same for the methods of the gRPC services Data and Admin: for the topics that they name, or the
+"""The same for the methods of the gRPC services: for the topics or transactional ids that they name, or the
 cluster."""

@@ -11,6 +11,9 @@ than the versions that are served:
   distinguish a broker from a client; such a request can act only for the producer id and epoch that it
   carries.
 
+InitProducerId 6 (KIP-939) is unstable in Kafka 4.1: like a Kafka with `unstable.api.versions.enable`, a node
+advertises it only with `transaction.two.phase.commit.enable`.
+
 Our own client, and followers among themselves, stay at the last versions of Produce and Fetch in which topics
 go by name.
 """
@@ -90,20 +93,34 @@ class ApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiSpec:
-    """One request: versions served, the first flexible one (KIP-482), the lowest advertised."""
+    """One request: versions served, the first flexible one (KIP-482), the lowest advertised, the highest
+    advertised where unstable ones are not."""
 
     low: int
     high: int
     flexible_from: int
     advertised_low: int
+    stable_high: int
     schema: str
 
 
 _NEVER = 1 << 15  # a message that never became flexible
 
 
-def _api(low: int, high: int, flexible: int, schema: str, *, advertised: int | None = None) -> ApiSpec:
-    return ApiSpec(low, high, flexible, low if advertised is None else advertised, schema)
+def _api(
+    low: int,
+    high: int,
+    flexible: int,
+    schema: str,
+    *,
+    advertised: int | None = None,
+    stable: int | None = None,
+) -> ApiSpec:
+    advertised_low, stable_high = (
+        low if advertised is None else advertised,
+        high if stable is None else stable,
+    )
+    return ApiSpec(low, high, flexible, advertised_low, stable_high, schema)
 
 
 TABLE: Mapping[ApiKey, ApiSpec] = {
@@ -125,7 +142,7 @@ TABLE: Mapping[ApiKey, ApiSpec] = {
     ApiKey.CREATE_TOPICS: _api(2, 7, 5, "create_topics"),
     ApiKey.DELETE_TOPICS: _api(1, 6, 4, "delete_topics"),
     ApiKey.DELETE_RECORDS: _api(0, 2, 2, "delete_records"),
-    ApiKey.INIT_PRODUCER_ID: _api(0, 5, 2, "init_producer_id"),
+    ApiKey.INIT_PRODUCER_ID: _api(0, 6, 2, "init_producer_id", stable=5),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _api(2, 4, 4, "offset_for_leader_epoch"),
     ApiKey.ADD_PARTITIONS_TO_TXN: _api(0, 5, 3, "add_partitions_to_txn"),
     ApiKey.ADD_OFFSETS_TO_TXN: _api(0, 4, 3, "add_offsets_to_txn"),
@@ -189,12 +206,14 @@ def is_flexible(api_key: int, version: int) -> bool:
     return spec is not None and version >= spec.flexible_from
 
 
-def advertised(handled_keys: Iterable[int]) -> list[tuple[int, int, int]]:
+def advertised(handled_keys: Iterable[int], *, unstable: bool = False) -> list[tuple[int, int, int]]:
     """(key, lowest, highest) for an ApiVersions answer, of the requests that the node has handlers for, by
     key."""
     wanted = set(handled_keys)
     return [
-        (int(key), spec.advertised_low, spec.high) for key, spec in sorted(TABLE.items()) if key in wanted
+        (int(key), spec.advertised_low, spec.high if unstable else spec.stable_high)
+        for key, spec in sorted(TABLE.items())
+        if key in wanted
     ]
 
 

@@ -17,7 +17,7 @@ well, slowly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from struct import Struct
 from struct import error as struct_error
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
-from .api import ApiKey, advertised, is_flexible, response_header_version
+from .api import ApiKey, is_flexible, response_header_version
 from .encode import item_encoder, message_encoder
 from .errors import ErrorCode
 from .primitives import ENTRIES_MAX, READ_ERRORS, check_request_size, skip_tags, unreadable
@@ -226,12 +226,9 @@ def encode_request_frame(
     return request_header(api_key, version, correlation_id, client_id) + body
 
 
-def unsupported_api_versions(correlation_id: int, handled_keys: Any) -> bytes:
+def unsupported_api_versions(correlation_id: int, versions: Sequence[tuple[int, int, int]]) -> bytes:
     """The whole answer to ApiVersions in a version that `api` does not have: a version 0 body with error 35
     and the key list, from which the client learns what to ask next (KIP-511)."""
-    keys = [
-        {"api_key": key, "min_version": low, "max_version": high}
-        for key, low, high in advertised(handled_keys)
-    ]
+    keys = [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in versions]
     body = response(ApiKey.API_VERSIONS, 0, {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": keys})
     return encode_response_frame(correlation_id, ApiKey.API_VERSIONS, 0, body)

@@ -158,7 +158,7 @@ if TYPE_CHECKING:
         IncrementalAlterConfigsRequest as IncrementalAlterConfigsRequestV1,
     )
     from kio.schema.init_producer_id.v0.request import InitProducerIdRequest as InitProducerIdRequestV0
-    from kio.schema.init_producer_id.v5.request import InitProducerIdRequest as InitProducerIdRequestV5
+    from kio.schema.init_producer_id.v6.request import InitProducerIdRequest as InitProducerIdRequestV6
     from kio.schema.join_group.v0.request import JoinGroupRequest as JoinGroupRequestV0
     from kio.schema.join_group.v9.request import JoinGroupRequest as JoinGroupRequestV9
     from kio.schema.leave_group.v0.request import LeaveGroupRequest as LeaveGroupRequestV0
@@ -236,7 +236,7 @@ if TYPE_CHECKING:
     CreateTopicsRequest = CreateTopicsRequestV2 | CreateTopicsRequestV7
     DeleteTopicsRequest = DeleteTopicsRequestV1 | DeleteTopicsRequestV6
     DeleteRecordsRequest = DeleteRecordsRequestV0 | DeleteRecordsRequestV2
-    InitProducerIdRequest = InitProducerIdRequestV0 | InitProducerIdRequestV5
+    InitProducerIdRequest = InitProducerIdRequestV0 | InitProducerIdRequestV6
     OffsetForLeaderEpochRequest = OffsetForLeaderEpochRequestV2 | OffsetForLeaderEpochRequestV4
     AddPartitionsToTxnRequest = AddPartitionsToTxnRequestV0 | AddPartitionsToTxnRequestV5
     AddOffsetsToTxnRequest = AddOffsetsToTxnRequestV0 | AddOffsetsToTxnRequestV4

@@ -46,7 +46,7 @@ log = logs.get(__name__)
 
 STOP_TIMEOUT_S: Final = 60.0
 RECHECK_INTERVAL_S: Final = 0.1
-UNDECIDED: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+UNDECIDED: Final = ("Ongoing", "Prepared", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,6 +232,11 @@ class Admin:
         """The producer state of the partitions' leaders: open transactions, sequence numbers."""
         return await transaction_admin.describe_producers(self._cluster, partitions)
 
+    async def abort_transaction(self, transactional_id: str) -> None:
+        """Aborts the open or prepared transaction of an id, and fences its producer; returns when its
+        markers are written."""
+        await transaction_admin.abort_transaction(self._cluster, transactional_id, self._timeout_s)
+
     async def hanging_transactions(
         self, partitions: Collection[tuple[str, int]], *, idle_ms: int = IDLE_MS
     ) -> list[HangingTransaction]:

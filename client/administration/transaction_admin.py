@@ -14,6 +14,8 @@ from ..connecting.cluster import Cluster, CoordinatorKind, require_none, top_lev
 from .all_coordinators import ask_all
 from .descriptions import ProducerDescription, TransactionDescription, TransactionListing
 
+TERMINATION_TIMEOUT_MS: Final = 60_000
+"""Of the id's next transaction, which its next instance sets anew."""
 LIST_TRANSACTIONS_BY_DURATION: Final = 1
 """The lowest version that has this filter."""
 
@@ -74,6 +76,28 @@ async def describe_transaction(
         coordinator,
         entry.partitions,
     )
+
+
+async def abort_transaction(cluster: Cluster, transactional_id: str, timeout_s: float) -> None:
+    """By an InitProducerId of a new instance, as Kafka's forceTerminateTransaction does it.  Raises
+    RequestError when no coordinator knows the id."""
+    await describe_transaction(cluster, transactional_id, timeout_s)  # an InitProducerId would make the id
+    answer = await cluster.ask_coordinator(
+        CoordinatorKind.TRANSACTION,
+        transactional_id,
+        ApiKey.INIT_PRODUCER_ID,
+        {
+            "transactional_id": transactional_id,
+            "transaction_timeout": TERMINATION_TIMEOUT_MS,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        },
+        deadline_s=cluster.clock.monotonic() + timeout_s,
+        code_of=top_level_code,
+        retry=frozenset({ErrorCode.CONCURRENT_TRANSACTIONS}),
+        highest=5,
+    )
+    require_none(top_level_code(answer), f"aborting the transaction of {transactional_id!r}")
 
 
 async def describe_producers(

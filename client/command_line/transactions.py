@@ -13,7 +13,7 @@ from .output import CommandError, run, show_json, show_table
 txns = typer.Typer(no_args_is_help=True, help="Look at transactions, and abort those that hang.")
 # The names in ListTransactions; a broker ignores a name that it does not know.
 TRANSACTION_STATES = (
-    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
+    "Empty", "Ongoing", "Prepared", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort",
     "PrepareEpochFence", "Dead",
 )  # fmt: skip
 
@@ -145,6 +145,23 @@ def txns_hanging(
         ]
         columns = ("partition", "producer id", "open since offset", "last record", "why it hangs")
         show_table(columns, rows, empty="no hanging transactions")
+
+    run(work())
+
+
+@txns.command("abort")
+def txns_abort(
+    transactional_id: Annotated[str, typer.Argument()],
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+) -> None:
+    """Abort the open or prepared transaction of a transactional id, and fence its producer: for one whose
+    owner will not come back."""
+
+    async def work() -> None:
+        async with connect(bootstrap, command_config) as admin:
+            await admin.abort_transaction(transactional_id)
+        print(f"{transactional_id} has no transaction, and its former producers are fenced")
 
     run(work())
 

@@ -36,6 +36,7 @@ RESOURCES_LEVEL = 4  # more settings, of more kinds of resources
 SESSIONS_LEVEL = 5  # the session timeout that controllers agree on
 LISTENERS_LEVEL = 5  # brokers with several listeners for clients
 SECURITY_LEVEL = 5  # ACLs, SCRAM credentials, delegation tokens, client quotas
+TWO_PHASE_COMMIT_LEVEL = 5  # transactions that are prepared: of the records of __transaction_state
 # The operations that not every level has: below it none of them is applied.  (Moves are fields of
 # `change_partitions`, which `partition_changes` looks at.)
 OPERATION_LEVELS: dict[str, int] = {

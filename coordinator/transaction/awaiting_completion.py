@@ -28,6 +28,7 @@ from .events import (
     InitProducerId,
     ListTransactions,
     MarkersWritten,
+    PrepareTransaction,
     TimeoutTransaction,
     TransactionEvent,
 )
@@ -45,7 +46,8 @@ def may_wait(event: TransactionEvent) -> bool:
         case InitProducerId() | AddOffsets():
             return True
         case (
-            MarkersWritten()
+            PrepareTransaction()
+            | MarkersWritten()
             | TimeoutTransaction()
             | ExpireTransactions()
             | ListTransactions()

@@ -22,7 +22,7 @@ from .state import (
 
 @dataclass(slots=True, frozen=True)
 class TransactionIdentity:
-    """Names one prepared transaction under one coordinator.  A pair (producer id, epoch) may be used again;
+    """Names one decided transaction under one coordinator.  A pair (producer id, epoch) may be used again;
     this never is."""
 
     transactional_id: str
@@ -35,7 +35,8 @@ class TransactionIdentity:
 @dataclass(slots=True, frozen=True)
 class InitProducerId:
     """Begins or resumes a transactional id.  producer_id and producer_epoch are the expected pair of KIP-360,
-    or -1.
+    or -1.  two_phase_commit: the transactions have no timeout (KIP-939), whatever `timeout_ms`.
+    keeps_transaction: one that is open or prepared is not aborted.
 
     A request with a null transactional id never comes here: the node answers an id of its block, with epoch
     0.
@@ -45,6 +46,8 @@ class InitProducerId:
     timeout_ms: int
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
+    two_phase_commit: bool = False
+    keeps_transaction: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,6 +77,15 @@ class AddOffsets:
 
 
 @dataclass(slots=True, frozen=True)
+class PrepareTransaction:
+    """Closes the open transaction, for its owner to end it later, however long that takes."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(slots=True, frozen=True)
 class EndTxn:
     """Commits or aborts.  transaction_version is 2 for EndTxn v5 and later, else 1."""
 
@@ -86,7 +98,7 @@ class EndTxn:
 
 @dataclass(slots=True, frozen=True)
 class MarkersWritten:
-    """The MarkerQueue reports that every partition has the marker of this prepared transaction."""
+    """The MarkerQueue reports that every partition has the marker of this decided transaction."""
 
     identity: TransactionIdentity
 
@@ -130,6 +142,7 @@ TransactionEvent = (
     InitProducerId
     | AddPartitions
     | AddOffsets
+    | PrepareTransaction
     | EndTxn
     | MarkersWritten
     | TimeoutTransaction
@@ -142,11 +155,13 @@ TransactionEvent = (
 
 @dataclass(slots=True, frozen=True)
 class ProducerReply:
-    """The identity that the producer uses from now on (InitProducerId; EndTxn of TV2).  EndTxn of TV1 answers
-    (-1, -1)."""
+    """The identity that the producer uses from now on (InitProducerId; EndTxn of TV2; that of the request
+    for PrepareTransaction).  EndTxn of TV1 answers (-1, -1).  ongoing: that of the transaction that was
+    kept."""
 
     producer_id: int
     producer_epoch: int
+    ongoing: tuple[int, int] = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(slots=True, frozen=True)

@@ -14,14 +14,16 @@ without an expected identity) clears it, so that nothing of an older instance su
 from __future__ import annotations
 
 from ...wire.errors import ErrorCode, KafkaError
-from .events import AddPartitions, EndTxn, InitProducerId
+from .events import AddPartitions, EndTxn, InitProducerId, PrepareTransaction
 from .state import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TransactionMetadata, is_exhausted
 
 Identity = tuple[int, int]
 """Producer id and epoch."""
 
 
-def check_identity(event: AddPartitions | EndTxn, current: TransactionMetadata | None) -> None:
+def check_identity(
+    event: AddPartitions | PrepareTransaction | EndTxn, current: TransactionMetadata | None
+) -> None:
     """Raises KafkaError unless the current producer sent the request.  Without an entry it raises nothing:
     the table of states rejects the request."""
     if not event.transactional_id:
@@ -64,14 +66,18 @@ def repeats_init(expected: Identity, current: TransactionMetadata) -> bool:
 
 def repeats_end(event: EndTxn, current: TransactionMetadata, max_producer_epoch: int) -> bool:
     """TV2: whether the request carries the epoch with which the last transaction ended (rule T13)."""
-    if event.transaction_version < 2 or not (current.state.is_prepare or current.state.is_complete):
+    if event.transaction_version < 2 or not (current.state.is_decided or current.state.is_complete):
         return False
     if event.producer_epoch == NO_PRODUCER_EPOCH or event.producer_epoch != current.last_producer_epoch:
         return False
-    bumped = event.producer_id == current.producer_id and current.producer_epoch == event.producer_epoch + 1
+    producer_id, producer_epoch = current.client_identity
+    bumped = (event.producer_id, event.producer_epoch + 1) in (
+        (producer_id, producer_epoch),
+        (current.producer_id, current.producer_epoch),  # at the last epoch: the client has the next id
+    )
     rotated = (
         event.producer_id == current.previous_producer_id
-        and current.producer_epoch == 0
+        and producer_epoch == 0
         and is_exhausted(event.producer_epoch, max_producer_epoch)
     )
     return bumped or rotated

@@ -1,4 +1,4 @@
-"""The marker queue: which markers are still to be written where, for all prepared transactions that this node
+"""The marker queue: which markers are still to be written where, for all decided transactions that this node
 coordinates.
 
 Pure: the node sends the batches that `take` returns, reports each answer to `complete` or `failed`, and
@@ -62,7 +62,7 @@ class MarkerResult:
 
 @dataclass(slots=True)
 class _Pending:
-    """A prepared transaction: its partitions without an acknowledged marker, and those of them that are not
+    """A decided transaction: its partitions without an acknowledged marker, and those of them that are not
     in flight."""
 
     state_partition: int
@@ -94,7 +94,7 @@ class MarkerQueue:
         self._last_number = 0
 
     def add(self, state_partition: int, send: SendMarkers) -> MarkerResult:
-        """Adds a prepared transaction; one without partitions needs no marker and is written at once."""
+        """Adds a decided transaction; one without partitions needs no marker and is written at once."""
         if not send.partitions:
             return MarkerResult(((state_partition, MarkersWritten(send.identity)),))
         if send.identity not in self._pending:

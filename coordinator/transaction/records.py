@@ -2,8 +2,8 @@
 (read, written).
 
 Version 1 is flexible and carries, as tagged fields, PreviousProducerId (0), NextProducerId (1),
-ClientTransactionVersion (2) (docs/semantics.md T26).  Two tagged fields are Tidegate's own; other readers
-skip them:
+ClientTransactionVersion (2), NextProducerEpoch (3, KIP-939) (docs/semantics.md T26).  Two tagged fields are
+Tidegate's own; other readers skip them:
 
     100  LastProducerEpoch    int16, so that the coordinator knows a repeated InitProducerId or EndTxn after
                               a failover
@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
+from ...controller.state.model import TWO_PHASE_COMMIT_LEVEL
 from ..fields import FieldReader, FieldWriter, RecordFormatError
 from .state import (
     FIRST_LEVEL,
@@ -35,12 +36,14 @@ VALUE_VERSION = 1
 _TAG_PREVIOUS_PRODUCER_ID = 0
 _TAG_NEXT_PRODUCER_ID = 1
 _TAG_TRANSACTION_VERSION = 2
+_TAG_NEXT_PRODUCER_EPOCH = 3
 _TAG_LAST_PRODUCER_EPOCH = 100
 _TAG_PARTITIONS_BY_TOPIC_ID = 101
 FIELDS_STORED_FROM: Final[dict[int, int | None]] = {
     _TAG_PREVIOUS_PRODUCER_ID: FIRST_LEVEL,
     _TAG_NEXT_PRODUCER_ID: FIRST_LEVEL,
     _TAG_TRANSACTION_VERSION: FIRST_LEVEL,
+    _TAG_NEXT_PRODUCER_EPOCH: TWO_PHASE_COMMIT_LEVEL,
     _TAG_LAST_PRODUCER_EPOCH: FIRST_LEVEL,
     _TAG_PARTITIONS_BY_TOPIC_ID: FIRST_LEVEL,
 }
@@ -109,6 +112,7 @@ def _tags(metadata: TransactionMetadata, level: int) -> dict[int, bytes]:
         (_TAG_PREVIOUS_PRODUCER_ID, metadata.previous_producer_id, -1, 8),
         (_TAG_NEXT_PRODUCER_ID, metadata.next_producer_id, -1, 8),
         (_TAG_TRANSACTION_VERSION, metadata.transaction_version, 0, 2),
+        (_TAG_NEXT_PRODUCER_EPOCH, metadata.next_producer_epoch, -1, 2),
         (_TAG_LAST_PRODUCER_EPOCH, metadata.last_producer_epoch, -1, 2),
     ):
         if number != default:
@@ -185,6 +189,7 @@ def decode_value(transactional_id: str, data: bytes, record_offset: int) -> Tran
         last_producer_epoch=tagged(_TAG_LAST_PRODUCER_EPOCH, -1),
         previous_producer_id=tagged(_TAG_PREVIOUS_PRODUCER_ID, -1),
         next_producer_id=tagged(_TAG_NEXT_PRODUCER_ID, -1),
+        next_producer_epoch=tagged(_TAG_NEXT_PRODUCER_EPOCH, -1),
         transaction_version=tagged(_TAG_TRANSACTION_VERSION, 0),
         record_offset=record_offset,
     )

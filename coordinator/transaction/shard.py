@@ -31,6 +31,8 @@ Where Tidegate is stricter or kinder than Kafka
   fenced may not.
 - TV2: a *next* EndTxn that overtakes the markers of the last transaction gets CONCURRENT_TRANSACTIONS
   (retry), it is not fenced.
+- PREPARED is durable and closed: Kafka's two-phase commit (KIP-939) leaves a transaction Ongoing, and its
+  client alone knows that it is prepared.
 - A producer that resumes after it was fenced gets an epoch above that of the abort markers, so that no
   delayed marker of its aborted transaction applies to it.
 """
@@ -68,6 +70,7 @@ from .events import (
     MarkersWritten,
     NeedProducerIds,
     PartitionsReply,
+    PrepareTransaction,
     ProducerReply,
     SendMarkers,
     TimeoutTransaction,
@@ -83,6 +86,7 @@ from .state import (
     FIRST_LEVEL,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_TIMEOUT_MS,
     PROPERTIES,
     RULES,
     Action,
@@ -149,6 +153,7 @@ class TransactionShard:
         self.transactions: dict[str, TransactionMetadata] = {}
         self.ongoing: dict[str, None] = {}
         self.prepared: dict[str, None] = {}
+        self.decided: dict[str, None] = {}
         # volatile: all markers are written, COMPLETE is not in the log yet
         self._marked: dict[str, TransactionIdentity] = {}
         self._awaiting_completion = RequestsAwaitingCompletion(config.completion_wait_ms)
@@ -171,6 +176,7 @@ class TransactionShard:
             return  # a key version of a later release
         self.ongoing.pop(transactional_id, None)
         self.prepared.pop(transactional_id, None)
+        self.decided.pop(transactional_id, None)
         self._marked.pop(transactional_id, None)
         if record.value is None:
             self.transactions.pop(transactional_id, None)
@@ -180,12 +186,14 @@ class TransactionShard:
         else:
             metadata = replace(written, record_offset=record.offset)
         self.transactions[transactional_id] = metadata
-        if metadata.state.is_prepare:
-            self.prepared[transactional_id] = None
+        if metadata.state.is_decided:
+            self.decided[transactional_id] = None
             return
         self._awaiting_completion.remove(transactional_id)
         if metadata.state is TransactionState.ONGOING:
             self.ongoing[transactional_id] = None
+        elif metadata.state is TransactionState.PREPARED:
+            self.prepared[transactional_id] = None
 
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         """No transaction writes to __transaction_state; a stray marker changes nothing."""
@@ -199,7 +207,7 @@ class TransactionShard:
         self._activated_ms = context.now_ms
         effects = [
             self._send_markers(self.transactions[name], self.transactions[name].record_offset)
-            for name in self.prepared
+            for name in self.decided
         ]
         return [Reply(Done(), effects)]
 
@@ -236,7 +244,7 @@ class TransactionShard:
             name = getattr(event, "transactional_id", "")
             if (
                 busy
-                and name in self.prepared
+                and name in self.decided
                 and self._awaiting_completion.add(name, event, context.token, context.now_ms)
             ):
                 return Wait()
@@ -255,6 +263,8 @@ class TransactionShard:
                     event.transactional_id, event.producer_id, event.producer_epoch, partitions, version
                 )
                 return self._add_partitions(add, context)
+            case PrepareTransaction():
+                return self._prepare(event, context)
             case EndTxn():
                 return self._end(event, context)
             case MarkersWritten():
@@ -289,27 +299,32 @@ class TransactionShard:
     def _init_producer_id(self, event: InitProducerId, context: Context) -> TransactionOutcome:
         if not event.transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
-        if not 0 < event.timeout_ms <= self.config.max_timeout_ms:
+        if event.two_phase_commit:
+            self._require_stored(TransactionState.PREPARED)
+        elif not 0 < event.timeout_ms <= self.config.max_timeout_ms:
             limit = (
                 f"the transaction timeout {event.timeout_ms} ms must lie between 1 and "
                 f"{self.config.max_timeout_ms} ms"
             )
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, limit + " (transaction.max.timeout.ms)")
+        stimulus = Stimulus.INIT_KEEPING if event.keeps_transaction else Stimulus.INIT_PRODUCER_ID
         if event.transactional_id not in self.transactions:
             created = TransactionMetadata(
                 transactional_id=event.transactional_id,
                 producer_id=self._fresh_producer_id(),
                 producer_epoch=0,
-                timeout_ms=event.timeout_ms,
+                timeout_ms=_timeout_ms(event),
                 state=TransactionState.EMPTY,
                 last_update_ms=context.now_ms,
             )
-            action = RULES[(TransactionState.DEAD, Stimulus.INIT_PRODUCER_ID)]
+            action = RULES[(TransactionState.DEAD, stimulus)]
             reply = ProducerReply(created.producer_id, 0)
             return self._transition(created, TransactionState.DEAD, action, reply)
-        current, action = self._lookup(event.transactional_id, Stimulus.INIT_PRODUCER_ID)
+        current, action = self._lookup(event.transactional_id, stimulus)
         if action is Action.FENCE:
             return self._init_over_ongoing(event, current, context)
+        if action is Action.KEEP:
+            return self._keep(event, current, context)
         return self._next_identity(event, current, action, context)
 
     def _init_over_ongoing(
@@ -318,11 +333,39 @@ class TransactionShard:
         """Fences the producer and aborts its open transaction; the client retries until the abort is
         complete.  No client ever gets the epoch of the abort markers."""
         expected = expected_identity(event)
-        if expected is not None and expected != (current.producer_id, current.producer_epoch):
+        if expected is not None and expected != current.client_identity:
             raise fenced(expected, current)
         message = f"{event.transactional_id}: its open transaction is being aborted: retry"
         retry = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
         return self._fence_producer(current, context, retry, may_resume=expected is not None)
+
+    def _keep(
+        self, event: InitProducerId, current: TransactionMetadata, context: Context
+    ) -> TransactionOutcome:
+        """KIP-939: the transaction stays as it is, under the identity that its markers will carry on from;
+        the caller gets the next one, which fences every older instance, and ends the transaction with it."""
+        expected = expected_identity(event)
+        if expected is not None and expected != current.client_identity:
+            raise fenced(expected, current)
+        kept = replace(
+            self._with_next_client_epoch(current),
+            state=TransactionState.PREPARED,
+            timeout_ms=_timeout_ms(event),
+            last_update_ms=context.now_ms,
+            last_producer_epoch=NO_PRODUCER_EPOCH,
+        )
+        reply = ProducerReply(*kept.client_identity, (current.producer_id, current.producer_epoch))
+        return self._transition(kept, current.state, Action.KEEP, reply)
+
+    def _with_next_client_epoch(self, metadata: TransactionMetadata) -> TransactionMetadata:
+        """The client's next identity, in force once the transaction completes."""
+        producer_id, producer_epoch = metadata.client_identity
+        if not is_exhausted(producer_epoch, self.config.max_producer_epoch):
+            return replace(metadata, next_producer_id=producer_id, next_producer_epoch=producer_epoch + 1)
+        fresh = self._fresh_producer_id()
+        return replace(
+            metadata, next_producer_id=fresh, next_producer_epoch=0, previous_producer_id=producer_id
+        )
 
     def _next_identity(
         self, event: InitProducerId, current: TransactionMetadata, action: Action, context: Context
@@ -335,7 +378,7 @@ class TransactionShard:
             partitions=frozenset(),
             start_ms=-1,
             last_update_ms=context.now_ms,
-            timeout_ms=event.timeout_ms,
+            timeout_ms=_timeout_ms(event),
         )
         if expected is None:
             # a new instance: no repeated request of an older instance may succeed any more
@@ -417,6 +460,18 @@ class TransactionShard:
 
     # --- the end of a transaction ---------------------------------------------------------------------------
 
+    def _prepare(self, event: PrepareTransaction, context: Context) -> TransactionOutcome:
+        check_identity(event, self.transactions.get(event.transactional_id))
+        current, action = self._lookup(event.transactional_id, Stimulus.PREPARE)
+        reply = ProducerReply(event.producer_id, event.producer_epoch)
+        if current.transaction_version < 2:
+            message = f"{event.transactional_id}: a transaction of the older protocol cannot be prepared"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
+        if action is Action.CONFIRM:
+            return self._unchanged(current, reply, current.transaction_version)
+        following = replace(current, state=TransactionState.PREPARED, last_update_ms=context.now_ms)
+        return self._transition(following, current.state, action, reply)
+
     def _end(self, event: EndTxn, context: Context) -> TransactionOutcome:
         current = self.transactions.get(event.transactional_id)
         repeated = current is not None and repeats_end(event, current, self.config.max_producer_epoch)
@@ -434,10 +489,10 @@ class TransactionShard:
             last_update_ms=context.now_ms,
             transaction_version=event.transaction_version,
         )
-        if current.state is not TransactionState.ONGOING:
+        if not current.state.runs:
             following = replace(following, start_ms=context.now_ms, partitions=frozenset())
         if with_epoch:
-            following = self._bumped(following, last_producer_epoch=current.producer_epoch)
+            following = self._bumped(following, last_producer_epoch=current.client_identity[1])
         reply = ProducerReply(*following.client_identity) if with_epoch else ProducerReply(-1, -1)
         return self._transition(
             following, current.state, action, reply, self._send_markers(following, context.next_offset)
@@ -446,7 +501,9 @@ class TransactionShard:
     def _bumped(self, metadata: TransactionMetadata, last_producer_epoch: int) -> TransactionMetadata:
         """Bumps the epoch by one; at the last epoch also names the next producer id (KAFKA-20090)."""
         highest = self.config.max_producer_epoch
-        if is_exhausted(metadata.producer_epoch, highest):
+        if metadata.next_producer_epoch != NO_PRODUCER_EPOCH:
+            metadata = self._with_next_client_epoch(metadata)
+        elif is_exhausted(metadata.producer_epoch, highest):
             metadata = replace(metadata, next_producer_id=self._fresh_producer_id())
         epoch = min(metadata.producer_epoch + 1, highest)
         return replace(metadata, producer_epoch=epoch, last_producer_epoch=last_producer_epoch)
@@ -462,7 +519,7 @@ class TransactionShard:
         """Bumps the producer's epoch and aborts its transaction, in one record.  The abort markers carry the
         new epoch."""
         aborting = replace(current, state=TransactionState.PREPARE_ABORT, last_update_ms=context.now_ms)
-        last_epoch = current.producer_epoch if may_resume else NO_PRODUCER_EPOCH
+        last_epoch = current.client_identity[1] if may_resume else NO_PRODUCER_EPOCH
         following = self._bumped(aborting, last_epoch)
         return self._transition(
             following, current.state, Action.FENCE, reply, self._send_markers(following, context.next_offset)
@@ -506,12 +563,15 @@ class TransactionShard:
             last_update_ms=context.now_ms,
         )
         if current.next_producer_id != NO_PRODUCER_ID:
+            waited = current.next_producer_epoch != NO_PRODUCER_EPOCH
+            producer_id, producer_epoch = current.client_identity
             following = replace(
                 following,
-                producer_id=current.next_producer_id,
-                producer_epoch=0,
-                previous_producer_id=current.producer_id,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                previous_producer_id=current.previous_producer_id if waited else current.producer_id,
                 next_producer_id=NO_PRODUCER_ID,
+                next_producer_epoch=NO_PRODUCER_EPOCH,
             )
         waiting = self._awaiting_completion.tokens_of(identity.transactional_id)
         return replace(self._transition(following, current.state, Action.COMPLETE, Done()), resume=waiting)
@@ -519,6 +579,8 @@ class TransactionShard:
     # --- time -----------------------------------------------------------------------------------------------
 
     def _timed_out(self, metadata: TransactionMetadata, now_ms: int) -> bool:
+        if metadata.timeout_ms == NO_TIMEOUT_MS:
+            return False
         # A coordinator whose clock was ahead wrote a start in the future: the timeout then runs from this
         # election on.
         start_ms = metadata.start_ms if metadata.start_ms <= now_ms else self._activated_ms
@@ -606,13 +668,15 @@ class TransactionShard:
         state = TransactionState.DEAD if entry is None else entry.state
         if (name in self.ongoing) != (state is TransactionState.ONGOING):
             yield "the index of open transactions disagrees with the entry"
-        if (name in self.prepared) != state.is_prepare:
+        if (name in self.prepared) != (state is TransactionState.PREPARED):
             yield "the index of prepared transactions disagrees with the entry"
+        if (name in self.decided) != state.is_decided:
+            yield "the index of decided transactions disagrees with the entry"
         marked = self._marked.get(name)
         if marked is not None and (entry is None or marked != self._identity(entry, entry.record_offset)):
-            yield f"{marked} is marked, and is not the prepared transaction"
-        if self._awaiting_completion.tokens_of(name) and not state.is_prepare:
-            yield "a request awaits the completion of a transaction that is not prepared"
+            yield f"{marked} is marked, and is not the decided transaction"
+        if self._awaiting_completion.tokens_of(name) and not state.is_decided:
+            yield "a request awaits the completion of a transaction that is not decided"
 
     def _validate_tables(self) -> None:
         """What is no matter of one entry: the keys, and that no two ids share a producer id."""
@@ -622,7 +686,7 @@ class TransactionShard:
             for producer_id in (entry.producer_id, entry.next_producer_id):
                 owner = name if producer_id == NO_PRODUCER_ID else owners.setdefault(producer_id, name)
                 assert owner == name, f"{name} and {owner} both have producer id {producer_id}"
-        for index in (self.ongoing, self.prepared, self._marked):
+        for index in (self.ongoing, self.prepared, self.decided, self._marked):
             unknown = index.keys() - self.transactions.keys()
             assert not unknown, f"an index names the unknown transactional ids {sorted(unknown)}"
 
@@ -652,17 +716,24 @@ class TransactionShard:
             raise AssertionError(
                 f"{following.transactional_id}: producer epoch {following.producer_epoch} is out of range"
             )
-        if not is_stored(following.state, self._finalised_level()):
+        self._require_stored(following.state)
+        return Write((self._record_of(following),), reply, effects)
+
+    def _require_stored(self, state: TransactionState) -> None:
+        if not is_stored(state, self._finalised_level()):
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"{following.state.display_name} cannot be written before the cluster's upgrade is finished: "
+                f"{state.display_name} cannot be written before the cluster's upgrade is finished: "
                 "`tidegate features upgrade`",
             )
-        return Write((self._record_of(following),), reply, effects)
 
     def _record_of(self, metadata: TransactionMetadata) -> CoordinatorRecord:
         value = records.encode_value(metadata, self._finalised_level())
         return CoordinatorRecord(records.encode_key(metadata.transactional_id), value, metadata)
+
+
+def _timeout_ms(event: InitProducerId) -> int:
+    return NO_TIMEOUT_MS if event.two_phase_commit else event.timeout_ms
 
 
 def _end_stimulus(event: EndTxn, repeated: bool) -> Stimulus:

@@ -15,6 +15,10 @@ epoch) is judged before the table, but for InitProducerId, whose waiting comes f
 says whether the caller is the *current* producer or one that *repeats* its last EndTxn (which TV2 can tell
 apart, because the epoch moves with every transaction; rule T13).
 
+PREPARED (KIP-939) is an open transaction that is closed: nothing may join it, it has no timeout, and its
+owner still decides how it ends.  PREPARE_COMMIT and PREPARE_ABORT have a like name, and are another thing:
+with these a transaction is *decided*.
+
 A transactional id without an entry counts as DEAD: an expired id leaves a tombstone in the log and nothing in
 memory. PREPARE_EPOCH_FENCE is never entered: Kafka holds it in memory between the decision to fence and the
 append of PREPARE_ABORT; here fence and PREPARE_ABORT are one record, so there is no moment in between
@@ -28,14 +32,19 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 from uuid import UUID
 
+from ...controller.state.model import TWO_PHASE_COMMIT_LEVEL
+
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 MAX_PRODUCER_EPOCH = 32767
 """Reserved: no client ever gets it, so that fencing a producer always finds one epoch left (rule T7)."""
+NO_TIMEOUT_MS = 2**31 - 1
+"""The timeout of a transactional id with two-phase commit, as in Kafka: the coordinator never ends its
+transaction (rule T29)."""
 
 
 class TransactionState(IntEnum):
-    """The states with their numbers in TransactionLogValue."""
+    """The states with their numbers in TransactionLogValue; 100 and above are Tidegate's own."""
 
     EMPTY = 0
     ONGOING = 1
@@ -45,6 +54,7 @@ class TransactionState(IntEnum):
     COMPLETE_ABORT = 5
     DEAD = 6
     PREPARE_EPOCH_FENCE = 7
+    PREPARED = 100
 
     @property
     def display_name(self) -> str:
@@ -56,7 +66,7 @@ class TransactionState(IntEnum):
         return PROPERTIES[self].runs
 
     @property
-    def is_prepare(self) -> bool:
+    def is_decided(self) -> bool:
         return PROPERTIES[self].completed_as is not None
 
     @property
@@ -75,6 +85,7 @@ EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
 PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
 COMPLETE_COMMIT, COMPLETE_ABORT = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
 DEAD, PREPARE_EPOCH_FENCE = TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE
+PREPARED = TransactionState.PREPARED
 
 
 class StateProperties(NamedTuple):
@@ -82,7 +93,7 @@ class StateProperties(NamedTuple):
 
     runs: the transaction has a start, its timeout or its end is to come.
     commits: the end that is decided; None: none is.
-    completed_as: of a *prepared* state, whose markers are not known to be written everywhere: it still names
+    completed_as: of a *decided* state, whose markers are not known to be written everywhere: it still names
     its partitions, a new coordinator sends the markers again, requests may wait for the end.  It is followed
     by that state, where all markers are written and no partition takes part any more.
     stored_from: the level of `tidegate.metadata.version` from which on the shard writes the state; None: no
@@ -107,6 +118,7 @@ PROPERTIES: dict[TransactionState, StateProperties] = {
     COMPLETE_ABORT:      StateProperties(False, False,  None,            FIRST_LEVEL),
     DEAD:                StateProperties(False, None,   None,            None),
     PREPARE_EPOCH_FENCE: StateProperties(False, None,   None,            None),
+    PREPARED:            StateProperties(True,  None,   None,            TWO_PHASE_COMMIT_LEVEL),
 }
 # fmt: on
 COMPLETED = frozenset(each.completed_as for each in PROPERTIES.values() if each.completed_as is not None)
@@ -115,8 +127,9 @@ READ_STATES = frozenset(state for state, each in PROPERTIES.items() if each.stor
 VALID_PREVIOUS: dict[TransactionState, frozenset[TransactionState]] = {
     EMPTY: frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD}),  # DEAD: no entry yet
     ONGOING: frozenset({ONGOING, EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT}),
-    PREPARE_COMMIT: frozenset({ONGOING}),
-    PREPARE_ABORT: frozenset({ONGOING, PREPARE_EPOCH_FENCE}),
+    PREPARED: frozenset({ONGOING, PREPARED}),
+    PREPARE_COMMIT: frozenset({ONGOING, PREPARED}),
+    PREPARE_ABORT: frozenset({ONGOING, PREPARED, PREPARE_EPOCH_FENCE}),
     COMPLETE_COMMIT: frozenset({PREPARE_COMMIT}),
     COMPLETE_ABORT: frozenset({PREPARE_ABORT}),
     DEAD: frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT}),
@@ -145,8 +158,10 @@ class Stimulus(Enum):
     """What can happen to a transaction; the shard has already checked the caller's identity."""
 
     INIT_PRODUCER_ID = "init producer id"
+    INIT_KEEPING = "init producer id, keep the transaction"
     ADD_PARTITIONS = "add partitions"
     VERIFY_PARTITIONS = "verify partitions"
+    PREPARE = "prepare"
     COMMIT_TV1 = "commit (TV1)"
     ABORT_TV1 = "abort (TV1)"
     COMMIT = "commit (TV2)"
@@ -166,8 +181,11 @@ class Action(Enum):
     BUMP_EPOCH = "bump epoch or rotate id -> Empty"
     # fences the producer; FenceBroker of the metadata log is another thing
     FENCE = "bump epoch -> PrepareAbort"
+    # two-phase commit: the client may have prepared the transaction, and gets another epoch to end it with
+    KEEP = "bump the client's epoch -> Prepared"
     ENLIST = "add -> Ongoing"
     VERIFY = "answer per partition"
+    PREPARE = "-> Prepared"
     PREPARE_COMMIT = "-> PrepareCommit"
     PREPARE_ABORT = "-> PrepareAbort"
     COMPLETE = "-> Complete"
@@ -186,10 +204,11 @@ class Action(Enum):
     UNREACHABLE = "cannot happen"
 
 
-_COLUMNS = (EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD)
+_COLUMNS = (EMPTY, ONGOING, PREPARED, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT, DEAD)
 
 # The cells of the table.  _NONE: done already, so the answer is NONE; _SKIP: there is nothing to do.
 _BUMP, _NEW, _FENCE, _ADD, _ASK = Action.BUMP_EPOCH, Action.CREATE, Action.FENCE, Action.ENLIST, Action.VERIFY
+_KEEP, _PREP = Action.KEEP, Action.PREPARE
 _CMT, _ABT, _DONE, _TOMB, _NONE, _SKIP = (
     Action.PREPARE_COMMIT, Action.PREPARE_ABORT, Action.COMPLETE, Action.TOMBSTONE, Action.CONFIRM,
     Action.IGNORE,
@@ -201,20 +220,23 @@ _S = Stimulus
 
 # fmt: off
 _TABLE: dict[Stimulus, tuple[Action, ...]] = {
-    #                      Empty  Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead
-    _S.INIT_PRODUCER_ID:  (_BUMP, _FENCE, _BUSY,        _BUSY,       _BUMP,         _BUMP,        _NEW),
-    _S.ADD_PARTITIONS:    (_ADD,  _ADD,   _BUSY,        _BUSY,       _ADD,          _ADD,         _GONE),
-    _S.VERIFY_PARTITIONS: (_LATE, _ASK,   _BUSY,        _BUSY,       _LATE,         _LATE,        _GONE),
-    _S.COMMIT_TV1:        (_BAD,  _CMT,   _BUSY,        _BAD,        _NONE,         _BAD,         _GONE),
-    _S.ABORT_TV1:         (_BAD,  _ABT,   _BAD,         _BUSY,       _BAD,          _NONE,        _GONE),
-    _S.COMMIT:            (_BAD,  _CMT,   _BUSY,        _BUSY,       _BAD,          _BAD,         _GONE),
-    _S.ABORT:             (_ABT,  _ABT,   _BUSY,        _BUSY,       _ABT,          _ABT,         _GONE),
-    _S.COMMIT_REPEATED:   (_OLD,  _OLD,   _BUSY,        _BAD,        _NONE,         _BAD,         _GONE),
-    _S.ABORT_REPEATED:    (_OLD,  _OLD,   _BAD,         _BUSY,       _BAD,          _NONE,        _GONE),
-    _S.MARKERS_WRITTEN:   (_SKIP, _SKIP,  _DONE,        _DONE,       _SKIP,         _SKIP,        _SKIP),
-    _S.TIMEOUT:           (_SKIP, _FENCE, _SKIP,        _SKIP,       _SKIP,         _SKIP,        _SKIP),
-    _S.EXPIRE:            (_TOMB, _SKIP,  _SKIP,        _SKIP,       _TOMB,         _TOMB,        _SKIP),
-    _S.DESCRIBE:          (_SHOW, _SHOW,  _SHOW,        _SHOW,       _SHOW,         _SHOW,        _MISS),
+    #                      Empty  Ongoing Prepared Prepare-       Complete-      Dead
+    #                                              Commit Abort   Commit Abort
+    _S.INIT_PRODUCER_ID:  (_BUMP, _FENCE, _FENCE,  _BUSY, _BUSY,  _BUMP, _BUMP, _NEW),
+    _S.INIT_KEEPING:      (_BUMP, _KEEP,  _KEEP,   _BUSY, _BUSY,  _BUMP, _BUMP, _NEW),
+    _S.ADD_PARTITIONS:    (_ADD,  _ADD,   _BAD,    _BUSY, _BUSY,  _ADD,  _ADD,  _GONE),
+    _S.VERIFY_PARTITIONS: (_LATE, _ASK,   _BAD,    _BUSY, _BUSY,  _LATE, _LATE, _GONE),
+    _S.PREPARE:           (_BAD,  _PREP,  _NONE,   _BAD,  _BAD,   _BAD,  _BAD,  _GONE),
+    _S.COMMIT_TV1:        (_BAD,  _CMT,   _CMT,    _BUSY, _BAD,   _NONE, _BAD,  _GONE),
+    _S.ABORT_TV1:         (_BAD,  _ABT,   _ABT,    _BAD,  _BUSY,  _BAD,  _NONE, _GONE),
+    _S.COMMIT:            (_BAD,  _CMT,   _CMT,    _BUSY, _BUSY,  _BAD,  _BAD,  _GONE),
+    _S.ABORT:             (_ABT,  _ABT,   _ABT,    _BUSY, _BUSY,  _ABT,  _ABT,  _GONE),
+    _S.COMMIT_REPEATED:   (_OLD,  _OLD,   _OLD,    _BUSY, _BAD,   _NONE, _BAD,  _GONE),
+    _S.ABORT_REPEATED:    (_OLD,  _OLD,   _OLD,    _BAD,  _BUSY,  _BAD,  _NONE, _GONE),
+    _S.MARKERS_WRITTEN:   (_SKIP, _SKIP,  _SKIP,   _DONE, _DONE,  _SKIP, _SKIP, _SKIP),
+    _S.TIMEOUT:           (_SKIP, _FENCE, _SKIP,   _SKIP, _SKIP,  _SKIP, _SKIP, _SKIP),
+    _S.EXPIRE:            (_TOMB, _SKIP,  _SKIP,   _SKIP, _SKIP,  _TOMB, _TOMB, _SKIP),
+    _S.DESCRIBE:          (_SHOW, _SHOW,  _SHOW,   _SHOW, _SHOW,  _SHOW, _SHOW, _MISS),
 }
 # fmt: on
 
@@ -227,6 +249,7 @@ RULES: dict[tuple[TransactionState, Stimulus], Action] = {
 
 _TARGETS = {
     Action.CREATE: EMPTY, Action.BUMP_EPOCH: EMPTY, Action.ENLIST: ONGOING, Action.FENCE: PREPARE_ABORT,
+    Action.KEEP: PREPARED, Action.PREPARE: PREPARED,
     Action.PREPARE_COMMIT: PREPARE_COMMIT, Action.PREPARE_ABORT: PREPARE_ABORT, Action.TOMBSTONE: DEAD,
 }  # fmt: skip
 
@@ -257,8 +280,9 @@ class TransactionMetadata:
     last_producer_epoch: the producer with this epoch may repeat its last request (InitProducerId by KIP-360,
     EndTxn by KIP-890); -1 when a new instance took over.  previous_producer_id: the id before the last
     rotation.  next_producer_id: given to the client already, in force once the transaction completes (rule
-    T7).  record_offset: the offset of this record, which makes a prepared transaction unique although its
-    producer id and epoch may be used again (rule T18).
+    T7), with epoch 0 or next_producer_epoch: that one is set where the client got its identity while the
+    transaction stays as it is (rule T30).  record_offset: the offset of this record, which makes a decided
+    transaction unique although its producer id and epoch may be used again (rule T18).
 
     A transition carries every field on (`replace`) that it does not name.  Which ones set, keep or clear a
     field is the table of tests/coordinator/test_transaction_fields.py, held against every record written.
@@ -275,15 +299,16 @@ class TransactionMetadata:
     last_producer_epoch: int = NO_PRODUCER_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
+    next_producer_epoch: int = NO_PRODUCER_EPOCH
     transaction_version: int = 0
     record_offset: int = -1
 
     @property
     def client_identity(self) -> tuple[int, int]:
-        """The identity that the current producer has: another one than the stored while a rotated id waits
-        for the markers."""
-        if self.state.is_prepare and self.next_producer_id != NO_PRODUCER_ID:
-            return self.next_producer_id, 0
+        """The identity that the current producer has: another one than the stored while one that was given
+        out waits for the end of the transaction."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return self.next_producer_id, max(self.next_producer_epoch, 0)
         return self.producer_id, self.producer_epoch
 
     def contains(self, partition: TransactionPartition) -> bool:

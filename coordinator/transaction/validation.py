@@ -20,6 +20,7 @@ from .events import (
     InitProducerId,
     ListTransactions,
     MarkersWritten,
+    PrepareTransaction,
     TimeoutTransaction,
     TransactionEvent,
 )
@@ -41,6 +42,7 @@ def transactional_ids_of(event: TransactionEvent) -> tuple[str, ...]:
             InitProducerId()
             | AddPartitions()
             | AddOffsets()
+            | PrepareTransaction()
             | EndTxn()
             | TimeoutTransaction()
             | DescribeTransactions()
@@ -56,24 +58,35 @@ def transactional_ids_of(event: TransactionEvent) -> tuple[str, ...]:
 
 def entry_violations(entry: TransactionMetadata, max_producer_epoch: int) -> Iterator[str]:
     """What one entry says against itself."""
-    state, prepared = entry.state, entry.state.is_prepare
+    state, decided = entry.state, entry.state.is_decided
     if state not in READ_STATES:
         yield "the state is never stored"
     if entry.producer_id < 0 or not 0 <= entry.producer_epoch <= max_producer_epoch:
         yield "the producer id or its epoch is out of range"
-    rotates = entry.next_producer_id != NO_PRODUCER_ID
-    if rotates != (entry.producer_epoch == max_producer_epoch) or (rotates and not prepared):
+    rotates, kept = entry.next_producer_id != NO_PRODUCER_ID, entry.next_producer_epoch != NO_PRODUCER_EPOCH
+    if not kept and (rotates != (entry.producer_epoch == max_producer_epoch) or (rotates and not decided)):
         yield "the last epoch and the next producer id belong together, between PREPARE and COMPLETE"
-    if entry.producer_id in (entry.previous_producer_id, entry.next_producer_id):
+    if kept and not (rotates and (decided or state is TransactionState.PREPARED)):
+        yield "an identity waits for the end of a transaction that is not prepared"
+    if kept and not 0 <= entry.next_producer_epoch < max_producer_epoch:
+        yield "the next producer epoch is out of range"
+    if (
+        kept
+        and entry.next_producer_id == entry.producer_id
+        and entry.next_producer_epoch <= entry.producer_epoch
+    ):
+        yield "the identity that waits is not above that of the transaction"
+    if not kept and entry.producer_id in (entry.previous_producer_id, entry.next_producer_id):
         yield "a producer id follows itself"
     last = entry.last_producer_epoch
-    if last != NO_PRODUCER_EPOCH and last >= entry.producer_epoch and entry.previous_producer_id < 0:
+    present_epoch = entry.next_producer_epoch if kept else entry.producer_epoch
+    if last != NO_PRODUCER_EPOCH and last >= present_epoch and entry.previous_producer_id < 0:
         yield "the epoch before the present one is not below it"
-    if state is TransactionState.ONGOING and last != NO_PRODUCER_EPOCH:
+    if state in (TransactionState.ONGOING, TransactionState.PREPARED) and last != NO_PRODUCER_EPOCH:
         yield "a producer with an open transaction may repeat an older request"
-    without_partitions = prepared and not state.commits and entry.transaction_version >= 2
+    without_partitions = decided and not state.commits and entry.transaction_version >= 2
     if bool(entry.partitions) != state.runs and not without_partitions:
-        yield "partitions are enlisted exactly while the transaction is open or prepared"
+        yield "partitions are enlisted exactly while the transaction is open or decided"
     if state.runs and entry.start_ms < 0:
         yield "an open transaction has no start"
     if entry.timeout_ms <= 0:
@@ -102,7 +115,8 @@ def record_violations(before: TransactionMetadata, after: TransactionMetadata | 
     if not may_follow(before.state, after.state, after.transaction_version):
         yield f"{after.state.name} followed {before.state.name}"
     rotated = after.previous_producer_id == before.producer_id and after.producer_epoch == 0
-    if after.producer_id != before.producer_id and not rotated:
+    waited = before.next_producer_epoch != NO_PRODUCER_EPOCH and after.producer_id == before.next_producer_id
+    if after.producer_id != before.producer_id and not rotated and not waited:
         yield f"producer id {after.producer_id} took the place of {before.producer_id} without a rotation"
     if after.state.is_complete and after.producer_id not in (before.producer_id, before.next_producer_id):
         yield "the completed transaction left another producer id than its PREPARE named"

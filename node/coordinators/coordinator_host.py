@@ -205,7 +205,7 @@ class CoordinatorHost(Generic[EventT, ReplyT, EffectT]):
             if position >= 0:
                 self.runtime.finish_load(partition, leader_epoch)
         except (CoordinatorLoadError, KafkaError, OSError) as error:
-            # The shard answers NOT_COORDINATOR from now on: as an empty shard it would lose prepared
+            # The shard answers NOT_COORDINATOR from now on: as an empty shard it would lose decided
             # transactions.
             log.error(
                 "coordinator_load_failed",

@@ -141,7 +141,7 @@ class TransactionCoordination:
         self._markers.cancel(partition)
 
     def _on_failed(self, partition: int, leader_epoch: int, reason: str) -> None:
-        # the shard that is loaded next finds its prepared transactions in the log
+        # the shard that is loaded next finds its decided transactions in the log
         self._markers.cancel(partition)
         self._host.on_failed(partition, leader_epoch, reason)
 

@@ -3,6 +3,7 @@ the first request."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +12,7 @@ from ...controller.state.cluster_state import ClusterState
 from ...replication.manager import ReplicaManager
 from ...runtime.clock import Clock
 from ...storage.folders.data_folders import DataFolders
-from ...wire.api import ApiKey
+from ...wire.api import ApiKey, advertised
 from ..cluster.cluster_view import ClusterView
 from ..cluster.topic_creation import TopicCreation
 from ..coordinators.group_coordination import GroupCoordination
@@ -75,10 +76,11 @@ class Broker:
         return self.cluster.state
 
     @property
-    def announced_keys(self) -> frozenset[int]:
-        """The request keys in ApiVersions: client metrics only while there is a subscription to them, or when
-        a setting says so."""
-        always = self.configuration.flag("client.metrics.always.announced")
-        if always or self.client_metrics.has_subscriptions(self.state.resource_configs):
-            return self.handled_keys
-        return self.handled_keys - CLIENT_METRICS
+    def announced_versions(self) -> Sequence[tuple[int, int, int]]:
+        """Key, lowest and highest version of the requests in ApiVersions: client metrics only while there is
+        a subscription to them, or when a setting says so, unstable versions only with two-phase commit."""
+        keys, setting = self.handled_keys, self.configuration.flag
+        is_subscribed = self.client_metrics.has_subscriptions(self.state.resource_configs)
+        if not (setting("client.metrics.always.announced") or is_subscribed):
+            keys -= CLIENT_METRICS
+        return advertised(keys, unstable=setting("transaction.two.phase.commit.enable"))

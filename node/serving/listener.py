@@ -417,7 +417,7 @@ class ClientConnection:
         closes the connection."""
         answer: bytes | None = None
         if header.api_key == ApiKey.API_VERSIONS:
-            answer = codec.unsupported_api_versions(header.correlation_id, self._broker.announced_keys)
+            answer = codec.unsupported_api_versions(header.correlation_id, self._broker.announced_versions)
         elif header.api_key == ApiKey.PRODUCE and 0 <= header.api_version < produce.VERSION_LOW:
             body = produce.refuse_old_produce(header.api_version, frame, position)
             if body is not None:

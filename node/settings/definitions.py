@@ -314,6 +314,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "transaction.max.timeout.ms": _int(
         900000, "The longest transaction timeout that a producer may ask for.", 1
     ),
+    "transaction.two.phase.commit.enable": Setting(
+        bool, False, "Transactions that a program prepares and ends whenever it likes (KIP-939)."
+    ),
     "transaction.max.producer.epoch": _int(
         32767, "Then comes another producer id. Less only in tests, on new data.", 3, 32767
     ),

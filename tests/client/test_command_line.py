@@ -335,7 +335,7 @@ def test_a_mistake_in_the_arguments_is_one_line_with_what_is_permitted(
 def test_a_state_that_does_not_exist_is_refused_with_those_that_do() -> None:
     done = tidegate("txns", "list", "--state", "Foo")
     assert done.exit_code == 1
-    assert "choose from Empty, Ongoing, PrepareCommit" in done.stderr
+    assert "choose from Empty, Ongoing, Prepared, PrepareCommit" in done.stderr
 
 
 def test_the_states_are_those_of_the_coordinator() -> None:

@@ -69,7 +69,8 @@ GROUP_ROWS: dict[type, tuple[tuple[GroupRequest, ...], tuple[MemberRequest, ...]
     SilenceTimer: ((), ()),
 }
 TRANSACTION_ROWS: dict[type, tuple[Stimulus, ...]] = {
-    transaction.InitProducerId: (T.INIT_PRODUCER_ID,),
+    transaction.InitProducerId: (T.INIT_PRODUCER_ID, T.INIT_KEEPING),
+    transaction.PrepareTransaction: (T.PREPARE,),
     transaction.AddPartitions: (T.ADD_PARTITIONS, T.VERIFY_PARTITIONS),
     transaction.AddOffsets: (T.ADD_PARTITIONS,),
     transaction.EndTxn: (T.COMMIT_TV1, T.ABORT_TV1, T.COMMIT, T.ABORT, T.COMMIT_REPEATED, T.ABORT_REPEATED),
@@ -92,7 +93,8 @@ def test_every_event_has_its_rows_and_every_row_an_event() -> None:
 
 SENT = {
     ConsumerGroupHeartbeat, ConsumerGroupTimer, SilenceTimer,
-    transaction.InitProducerId, transaction.AddPartitions, transaction.EndTxn, transaction.MarkersWritten,
+    transaction.InitProducerId, transaction.AddPartitions, transaction.PrepareTransaction,
+    transaction.EndTxn, transaction.MarkersWritten,
     transaction.TimeoutTransaction, transaction.ExpireAwaitingCompletion,
 }  # fmt: skip
 NOT_SENT: dict[type, str] = {

@@ -75,6 +75,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "last_producer_epoch": int16,
     "previous_producer_id": int64,
     "next_producer_id": int64,
+    "next_producer_epoch": int16,
     "transaction_version": st.integers(0, 2),
     "record_offset": st.just(12),
 }
@@ -88,7 +89,7 @@ def test_every_field_of_a_transaction_is_drawn() -> None:
 @given(st.builds(TransactionMetadata, **FIELDS))
 def test_a_transaction_survives_the_log(metadata: TransactionMetadata) -> None:
     assert records.decode_key(records.encode_key(metadata.transactional_id)) == metadata.transactional_id
-    assert records.decode_value(metadata.transactional_id, records.encode_value(metadata), 12) == metadata
+    assert records.decode_value(metadata.transactional_id, records.encode_value(metadata, 5), 12) == metadata
 
 
 # Every node of a cluster reads these, and writes them (docs/tour.md, the rule for mixed versions).
@@ -101,7 +102,9 @@ def test_the_states_and_versions_of_the_first_level_are_pinned() -> None:
     by_level: dict[int | None, set[str]] = {}
     for state in TransactionState:
         by_level.setdefault(PROPERTIES[state].stored_from, set()).add(state.name)
-    assert by_level == {FIRST_LEVEL: FIRST_STATES, None: {"DEAD", "PREPARE_EPOCH_FENCE"}}
+    assert by_level == {FIRST_LEVEL: FIRST_STATES, 5: {"PREPARED"}, None: {"DEAD", "PREPARE_EPOCH_FENCE"}}
+    later = {tag: level for tag, level in records.FIELDS_STORED_FROM.items() if level != FIRST_LEVEL}
+    assert later == {3: 5}, "NextProducerEpoch"
     versions = {
         "transaction": records.encode_value(sample()),
         "group": group_records.encode_group_value(GroupValue("", 0, None, None, 0, ())),
@@ -151,6 +154,7 @@ def test_a_state_or_a_field_of_a_later_level_is_written_from_that_level_on(
 WRITES = {
     TransactionState.EMPTY: (TransactionState.DEAD, Stimulus.INIT_PRODUCER_ID),
     TransactionState.ONGOING: (TransactionState.EMPTY, Stimulus.ADD_PARTITIONS),
+    TransactionState.PREPARED: (TransactionState.ONGOING, Stimulus.PREPARE),
     TransactionState.PREPARE_COMMIT: (TransactionState.ONGOING, Stimulus.COMMIT_TV1),
     TransactionState.PREPARE_ABORT: (TransactionState.ONGOING, Stimulus.ABORT_TV1),
     TransactionState.COMPLETE_COMMIT: (TransactionState.PREPARE_COMMIT, Stimulus.MARKERS_WRITTEN),
@@ -165,7 +169,7 @@ def test_the_shard_takes_an_entry_to_a_state_of_a_later_level_only_at_that_level
 ) -> None:
     """Below it the client gets UNSUPPORTED_VERSION, and the log nothing."""
     level, (state, stimulus) = 6, WRITES[target]
-    shard = transaction_table.make(state, version=1, level=lambda: level)
+    shard = transaction_table.make(state, version=2, level=lambda: level)
     monkeypatch.setitem(PROPERTIES, target, PROPERTIES[target]._replace(stored_from=7))
     request = transaction_table.request(stimulus, shard)
     refused = transaction_table.decide(shard, request)

@@ -10,9 +10,10 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import pytest
+from tidegate.controller.state.model import TWO_PHASE_COMMIT_LEVEL
 from tidegate.coordinator.outcome import ReplayedRecord
 from tidegate.coordinator.transaction import records
-from tidegate.coordinator.transaction.events import AddPartitions, EndTxn, InitProducerId
+from tidegate.coordinator.transaction.events import AddPartitions, EndTxn, InitProducerId, PrepareTransaction
 from tidegate.coordinator.transaction.state import (
     RULES,
     Stimulus,
@@ -25,24 +26,27 @@ from .test_transaction_table import EPOCH, EPOCHS, ID, P1, PID, decide, make, re
 
 S = TransactionState
 T = Stimulus
+OPEN = (S.ONGOING, S.PREPARED)
 BEGUN = (S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT)
 TRANSITIONS: dict[str, tuple[tuple[Stimulus, ...], tuple[S, ...], tuple[Any, ...]]] = {
     # which cells of the table, from which states, by which requests (none: the timer, the markers)
-    "new id": ((T.INIT_PRODUCER_ID,), (S.DEAD,), (InitProducerId(ID, 60_000),)),
-    "instance": ((T.INIT_PRODUCER_ID,), BEGUN, (InitProducerId(ID, 60_000),)),
+    "new id": ((T.INIT_PRODUCER_ID, T.INIT_KEEPING), (S.DEAD,), (InitProducerId(ID, 60_000),)),
+    "instance": ((T.INIT_PRODUCER_ID, T.INIT_KEEPING), BEGUN, (InitProducerId(ID, 60_000),)),
     "resumed": ((T.INIT_PRODUCER_ID,), BEGUN, (InitProducerId(ID, 60_000, PID, EPOCH),)),
-    "fenced": ((T.INIT_PRODUCER_ID,), (S.ONGOING,), (InitProducerId(ID, 60_000),)),
+    "fenced": ((T.INIT_PRODUCER_ID,), OPEN, (InitProducerId(ID, 60_000),)),
+    "kept": ((T.INIT_KEEPING,), OPEN, (InitProducerId(ID, 60_000, -1, -1, True, True),)),
     "timeout": ((T.TIMEOUT,), (S.ONGOING,), (InitProducerId(ID, 60_000, PID, EPOCH), None)),
     "first": ((T.ADD_PARTITIONS,), BEGUN, (AddPartitions(ID, PID, EPOCH, (P1,), 1),)),
     "further": ((T.ADD_PARTITIONS,), (S.ONGOING,), (AddPartitions(ID, PID, EPOCH, (P1,), 1),)),
+    "prepare": ((T.PREPARE,), (S.ONGOING,), (PrepareTransaction(ID, PID, EPOCH),)),
     "end TV1": (
         (T.COMMIT_TV1, T.ABORT_TV1),
-        (S.ONGOING,),
+        OPEN,
         (EndTxn(ID, PID, EPOCH, True, 1), EndTxn(ID, PID, EPOCH, False, 1)),
     ),
     "end TV2": (
         (T.COMMIT, T.ABORT),
-        (S.ONGOING,),
+        OPEN,
         (EndTxn(ID, PID, EPOCH, True, 2), EndTxn(ID, PID, EPOCH, False, 2)),
     ),
     "nothing": ((T.ABORT,), BEGUN, (EndTxn(ID, PID, EPOCH, False, 2),)),  # an abort without a transaction
@@ -51,17 +55,18 @@ TRANSITIONS: dict[str, tuple[tuple[Stimulus, ...], tuple[S, ...], tuple[Any, ...
 SET, CLR, NEXT, _ = "set", "cleared", "set where the producer id has no epoch left", "kept"
 # fmt: off
 CHANGES: dict[str, tuple[str, ...]] = {
-    #                       new id instance resumed fenced  timeout first  further TV1  TV2     nothing compl.
-    "producer_id":          (SET,   NEXT,   NEXT,   _,      _,      _,     _,      _,   _,      _,      NEXT),
-    "producer_epoch":       (SET,   SET,    SET,    SET,    SET,    _,     _,      _,   SET,    SET,    NEXT),
-    "timeout_ms":           (SET,   SET,    SET,    _,      _,      _,     _,      _,   _,      _,      _),
-    "last_update_ms":       (SET,   SET,    SET,    SET,    SET,    SET,   SET,    SET, SET,    SET,    SET),
-    "start_ms":             (CLR,   CLR,    CLR,    _,      _,      SET,   _,      _,   _,      SET,    _),
-    "partitions":           (CLR,   CLR,    CLR,    _,      _,      SET,   SET,    _,   _,      CLR,    CLR),
-    "last_producer_epoch":  (CLR,   CLR,    SET,    CLR,    SET,    CLR,   CLR,    _,   SET,    SET,    _),
-    "previous_producer_id": (CLR,   NEXT,   NEXT,   _,      _,      _,     _,      _,   _,      _,      NEXT),
-    "next_producer_id":     (CLR,   _,      _,      NEXT,   NEXT,   _,     _,      _,   NEXT,   NEXT,   CLR),
-    "transaction_version":  (CLR,   _,      _,      _,      _,      SET,   SET,    SET, SET,    SET,    _),
+    #                       new   inst. resu. fence kept  timeo first furth prep. TV1   TV2   noth. compl.
+    "producer_id":          (SET,  NEXT, NEXT, _,    _,    _,    _,    _,    _,    _,    _,    _,    NEXT),
+    "producer_epoch":       (SET,  SET,  SET,  SET,  _,    SET,  _,    _,    _,    _,    SET,  SET,  NEXT),
+    "timeout_ms":           (SET,  SET,  SET,  _,    SET,  _,    _,    _,    _,    _,    _,    _,    _),
+    "last_update_ms":       (SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET),
+    "start_ms":             (CLR,  CLR,  CLR,  _,    _,    _,    SET,  _,    _,    _,    _,    SET,  _),
+    "partitions":           (CLR,  CLR,  CLR,  _,    _,    _,    SET,  SET,  _,    _,    _,    CLR,  CLR),
+    "last_producer_epoch":  (CLR,  CLR,  SET,  CLR,  CLR,  SET,  CLR,  CLR,  _,    _,    SET,  SET,  _),
+    "previous_producer_id": (CLR,  NEXT, NEXT, _,    NEXT, _,    _,    _,    _,    _,    _,    _,    NEXT),
+    "next_producer_id":     (CLR,  _,    _,    NEXT, SET,  NEXT, _,    _,    _,    _,    NEXT, NEXT, CLR),
+    "next_producer_epoch":  (CLR,  _,    _,    _,    SET,  _,    _,    _,    _,    _,    _,    _,    _),
+    "transaction_version":  (CLR,  _,    _,    _,    _,    _,    SET,  SET,  _,    SET,  SET,  SET,  _),
 }
 # fmt: on
 
@@ -89,7 +94,7 @@ def played(
     made = make(state, version=1, max_epoch=max_epoch)
     before = made.transactions.get(ID)
     if before is not None:
-        prepared = state.is_prepare and max_epoch == EPOCHS[1]
+        decided = state.is_decided and max_epoch == EPOCHS[1]
         before = replace(
             before,
             timeout_ms=50_000,
@@ -98,11 +103,15 @@ def played(
             partitions=frozenset({P1._replace(partition=9)}),
             last_producer_epoch=EPOCH - 1,
             previous_producer_id=77,
-            next_producer_id=1999 if prepared else -1,
-            producer_epoch=max_epoch if prepared else EPOCH,
+            next_producer_id=1999 if decided else -1,
+            producer_epoch=max_epoch if decided else EPOCH,
             transaction_version=1 if getattr(event, "transaction_version", 1) == 2 else 2,
         )
-        made.replay(ReplayedRecord(40, 0, records.encode_key(ID), records.encode_value(before)))
+        made.replay(
+            ReplayedRecord(
+                40, 0, records.encode_key(ID), records.encode_value(before, TWO_PHASE_COMMIT_LEVEL)
+            )
+        )
     outcome = decide(made, event or request(stimulus, made))
     (record,) = outcome.records
     return before, records.decode_value(ID, record.value or b"", 40)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tidegate.controller.state.model import TWO_PHASE_COMMIT_LEVEL
 from tidegate.coordinator.transaction.events import (
     AddPartitions,
     DescribeTransactions,
@@ -16,6 +17,7 @@ from tidegate.coordinator.transaction.events import (
     ListTransactions,
     MarkersWritten,
     NeedProducerIds,
+    PrepareTransaction,
     ProducerReply,
     SendMarkers,
     TransactionConfig,
@@ -41,9 +43,13 @@ class Coordinator(Driver):
         self.ids: Any = count(first_id)
         self.hold_markers = False
         self.max_epoch = max_epoch
+        self.level = TWO_PHASE_COMMIT_LEVEL
         config = TransactionConfig(max_producer_epoch=max_epoch)
         super().__init__(
-            lambda partition, epoch: TransactionShard(config, lambda: next(self.ids, None), epoch), log=log
+            lambda partition, epoch: TransactionShard(
+                config, lambda: next(self.ids, None), epoch, finalised_level=lambda: self.level
+            ),
+            log=log,
         )
 
     def settle(self) -> None:
@@ -64,6 +70,12 @@ class Coordinator(Driver):
 
     def init(self, producer_id: int = -1, epoch: int = -1) -> Any:
         return self.ask(InitProducerId(ID, 60_000, producer_id, epoch))
+
+    def keep(self, producer_id: int = -1, epoch: int = -1) -> Any:
+        return self.ask(InitProducerId(ID, 60_000, producer_id, epoch, True, True))
+
+    def prepare(self, producer: ProducerReply) -> Any:
+        return self.ask(PrepareTransaction(ID, producer.producer_id, producer.producer_epoch))
 
     def begin(self, producer: ProducerReply, version: int = 2) -> Any:
         return self.ask(AddPartitions(ID, producer.producer_id, producer.producer_epoch, (P0,), version))
@@ -285,7 +297,7 @@ def test_a_producer_that_a_new_instance_fenced_may_not_resume(coordinator: Coord
     assert code_of(coordinator.init(old.producer_id, old.producer_epoch)) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_prepared_transaction_does_not_time_out(coordinator: Coordinator) -> None:
+def test_a_decided_transaction_does_not_time_out(coordinator: Coordinator) -> None:
     producer = coordinator.init()
     coordinator.begin(producer)
     coordinator.hold_markers = True
@@ -438,7 +450,7 @@ def test_markers_of_another_transaction_complete_nothing(coordinator: Coordinato
         assert coordinator.entry.state is TransactionState.PREPARE_COMMIT
 
 
-def test_the_next_coordinator_takes_prepared_transactions_up(coordinator: Coordinator) -> None:
+def test_the_next_coordinator_takes_decided_transactions_up(coordinator: Coordinator) -> None:
     producer = coordinator.init()
     coordinator.begin(producer)
     coordinator.hold_markers = True
@@ -477,3 +489,132 @@ def test_transactions_are_listed_by_state_id_and_age(coordinator: Coordinator) -
     coordinator.settle()
     assert coordinator.entry.state is TransactionState.COMPLETE_COMMIT
     assert names(ListTransactions(duration_ms=499)) == set(), "it has ended, however long ago it began"
+
+
+# --- two-phase commit (KIP-939) -----------------------------------------------------------------------------
+
+
+def markers_of(coordinator: Coordinator) -> tuple[int, int, bool]:
+    (send,) = [effect for _, _, effect in coordinator.effects if isinstance(effect, SendMarkers)]
+    return send.producer_id, send.producer_epoch, send.commit
+
+
+def test_a_prepared_transaction_waits_for_its_owner_for_ever(coordinator: Coordinator) -> None:
+    producer = coordinator.init()
+    coordinator.begin(producer)
+    assert coordinator.prepare(producer) == coordinator.prepare(producer) == producer
+    coordinator = coordinator.fail_over()
+    coordinator.now_ms += 100 * DAY_MS
+    coordinator.runtime.tick()
+    coordinator.settle()
+    assert coordinator.entry.state is TransactionState.PREPARED
+    assert code_of(coordinator.begin(producer)) is ErrorCode.INVALID_TXN_STATE, "nothing joins it"
+    assert coordinator.end(producer) == ProducerReply(100, 1)
+    assert coordinator.entry.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_with_two_phase_commit_an_open_transaction_has_no_timeout_either(coordinator: Coordinator) -> None:
+    producer = coordinator.ask(InitProducerId(ID, 2**31 - 1, two_phase_commit=True))
+    coordinator.begin(producer)
+    coordinator.now_ms += 100 * DAY_MS
+    coordinator.runtime.tick()
+    coordinator.settle()
+    assert coordinator.entry.state is TransactionState.ONGOING
+
+
+def test_only_an_open_transaction_of_the_newer_protocol_is_prepared(coordinator: Coordinator) -> None:
+    producer = coordinator.init()
+    assert code_of(coordinator.prepare(producer)) is ErrorCode.INVALID_TXN_STATE
+    coordinator.begin(producer, version=1)
+    assert code_of(coordinator.prepare(producer)) is ErrorCode.UNSUPPORTED_VERSION
+    assert code_of(coordinator.prepare(ProducerReply(100, 7))) is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("commit", [False, True])
+def test_what_is_kept_is_ended_with_the_next_epoch_alone(
+    coordinator: Coordinator, prepared: bool, commit: bool
+) -> None:
+    former = coordinator.init()
+    coordinator.begin(former)
+    if prepared:
+        coordinator.prepare(former)
+    kept = coordinator.keep()
+    assert kept == ProducerReply(100, 1, ongoing=(100, 0))
+    assert code_of(coordinator.end(former, commit)) is ErrorCode.PRODUCER_FENCED
+    assert code_of(coordinator.prepare(former)) is ErrorCode.PRODUCER_FENCED
+    coordinator = coordinator.fail_over()
+    coordinator.hold_markers = True
+    following = coordinator.end(kept, commit)
+    assert markers_of(coordinator) == (100, 1, commit), "above the epoch of the records"
+    assert following == ProducerReply(100, 2), "and below the next producer's"
+    assert code_of(coordinator.end(kept, commit)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    coordinator.hold_markers = False
+    coordinator.settle()
+    assert coordinator.end(kept, commit) == following, "repeated"
+    assert code_of(coordinator.end(kept, not commit)) is ErrorCode.INVALID_TXN_STATE
+    assert coordinator.entry.client_identity == (100, 2)
+
+
+def test_what_is_kept_again_and_again_goes_on_under_another_producer_id(coordinator: Coordinator) -> None:
+    """With four epochs an id; the markers carry on from the identity of the records."""
+    coordinator.begin(coordinator.init())
+    kept = [coordinator.keep() for _ in range(4)]
+    assert [(each.producer_id, each.producer_epoch) for each in kept] == [
+        (100, 1),
+        (100, 2),
+        (100, 3),
+        (101, 0),
+    ]
+    assert {each.ongoing for each in kept} == {(100, 0)}
+    coordinator.hold_markers = True
+    assert coordinator.end(kept[-1]) == ProducerReply(101, 1)
+    assert markers_of(coordinator) == (100, 1, True)
+    coordinator.hold_markers = False
+    coordinator.settle()
+    assert coordinator.end(kept[-1]) == ProducerReply(101, 1), "repeated"
+    assert coordinator.init() == ProducerReply(101, 2)
+
+
+def test_the_last_epoch_may_be_used_up_by_the_end_of_what_is_kept(coordinator: Coordinator) -> None:
+    coordinator.begin(coordinator.init())
+    last = [coordinator.keep() for _ in range(3)][-1]
+    assert coordinator.end(last) == ProducerReply(101, 0)
+    assert coordinator.end(last) == ProducerReply(101, 0), "repeated"
+
+
+def test_an_administrator_aborts_what_is_prepared_by_a_plain_init(coordinator: Coordinator) -> None:
+    """`kafka-transactions.sh forceTerminateTransaction` sends it."""
+    producer = coordinator.init()
+    coordinator.begin(producer)
+    coordinator.prepare(producer)
+    kept = coordinator.keep()
+    assert code_of(coordinator.init()) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert coordinator.entry.state is TransactionState.COMPLETE_ABORT
+    assert code_of(coordinator.end(kept)) is ErrorCode.PRODUCER_FENCED
+    assert coordinator.init() == ProducerReply(100, 3)
+
+
+def test_with_nothing_to_keep_it_is_a_plain_init(coordinator: Coordinator) -> None:
+    assert coordinator.keep() == ProducerReply(100, 0)
+    assert coordinator.keep() == ProducerReply(100, 1)
+    assert code_of(coordinator.keep(100, 3)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_a_foreign_identity_keeps_nothing(coordinator: Coordinator) -> None:
+    coordinator.begin(coordinator.init())
+    kept = coordinator.keep(100, 0)
+    assert (kept.producer_id, kept.producer_epoch, kept.ongoing) == (100, 1, (100, 0))
+    assert code_of(coordinator.keep(100, 0)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_two_phase_commit_waits_for_the_end_of_the_upgrade(coordinator: Coordinator) -> None:
+    coordinator.level = TWO_PHASE_COMMIT_LEVEL - 1
+    producer = coordinator.init()
+    coordinator.begin(producer)
+    for reply in (
+        coordinator.prepare(producer), coordinator.keep(),
+        coordinator.ask(InitProducerId("other", 60_000, two_phase_commit=True)),
+    ):  # fmt: skip
+        assert code_of(reply) is ErrorCode.UNSUPPORTED_VERSION
+    assert coordinator.entry.state is TransactionState.ONGOING

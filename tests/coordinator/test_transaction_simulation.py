@@ -12,10 +12,16 @@ from tidegate.chaos.sim.transactions.faults import TV1, Faults
 from tidegate.chaos.sim.transactions.world import World, batches_are_single
 from tidegate.coordinator.outcome import ReplayedRecord
 from tidegate.coordinator.running_shard import RunningShard
-from tidegate.coordinator.transaction.events import SendMarkers, TransactionIdentity
+from tidegate.coordinator.transaction.events import SendMarkers, TimeoutTransaction, TransactionIdentity
 from tidegate.coordinator.transaction.markers import MarkerQueue, MarkerResult
 from tidegate.coordinator.transaction.shard import TransactionShard
-from tidegate.coordinator.transaction.state import TransactionMetadata, TransactionState
+from tidegate.coordinator.transaction.state import (
+    RULES,
+    Action,
+    Stimulus,
+    TransactionMetadata,
+    TransactionState,
+)
 from tidegate.storage.log.append_plan import AppendPlan
 from tidegate.storage.log.log import Log
 from tidegate.storage.producers.producer_state import PreparedAppend, ProducerState
@@ -254,6 +260,21 @@ class CompletesOnce(TransactionShard):
         return super().due(now_ms)
 
 
+class ForgetsThePrepared(TransactionShard):
+    """A timeout counts for prepared transactions, too (docs/semantics.md T29)."""
+
+    def due(self, now_ms: int) -> Any:
+        late = [name for name in self.prepared if self._timed_out(self.transactions[name], now_ms)]
+        return [*super().due(now_ms), *(TimeoutTransaction(name) for name in late)]
+
+    def _timed_out(self, metadata: TransactionMetadata, now_ms: int) -> bool:
+        return metadata.start_ms + 2_000 < now_ms
+
+
+def times_prepared_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(RULES, (TransactionState.PREPARED, Stimulus.TIMEOUT), Action.FENCE)
+
+
 def nothing(*_: Any) -> None:
     """In the place of a check."""
 
@@ -323,6 +344,9 @@ ABLATIONS: dict[str, tuple[Faults, Callable[[pytest.MonkeyPatch], None], str]] =
     ),
     "producers are published before the write": (Faults(full=0.2), publishes_before_the_write,
         "lost|torn|hanging|failed"),
+    "a timeout ends a prepared transaction": (
+        Faults(shard=ForgetsThePrepared), times_prepared_out, "lost",
+    ),
     "no new identity after an EndTxn of unknown outcome": (
         replace(TV1, late_ends=0.3, initialises_after_unknown_end=False), nothing, "torn|lost|aborted read",
     ),

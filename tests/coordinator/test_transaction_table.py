@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from tidegate.controller.state.model import TWO_PHASE_COMMIT_LEVEL
 from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord, Reply, Write
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction import shard as shard_module
@@ -24,13 +25,13 @@ from tidegate.coordinator.transaction.events import (
     InitProducerId,
     MarkersWritten,
     PartitionsReply,
+    PrepareTransaction,
     ProducerReply,
     TimeoutTransaction,
     TransactionConfig,
 )
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import (
-    FIRST_LEVEL,
     RULES,
     VALID_PREVIOUS,
     VALID_PREVIOUS_TV2,
@@ -53,9 +54,11 @@ P0, P1 = TransactionPartition("flights", 0), TransactionPartition("flights", 1)
 S = TransactionState
 T = Stimulus
 
-# Columns: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort, Dead.  Each is "error
-# state".
-COLUMNS = (S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT, S.COMPLETE_ABORT, S.DEAD)
+# Each cell is "error state".
+COLUMNS = (
+    S.EMPTY, S.ONGOING, S.PREPARED, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT, S.COMPLETE_ABORT,
+    S.DEAD,
+)  # fmt: skip
 # SAME: the entry is written again as it is, which only a real leader gets committed (TV1).
 SAME = "NONE unchanged"
 BUSY, BAD, GONE, OLD = (
@@ -65,26 +68,29 @@ BUSY, BAD, GONE, OLD = (
     "PRODUCER_FENCED -",
 )
 NEW, LATE, OK = "NONE EMPTY", "TRANSACTION_ABORTABLE -", "NONE -"
-ADD, CMT, ABT, FEN = (
+ADD, PREP, CMT, ABT, FEN = (
     "NONE ONGOING",
+    "NONE PREPARED",
     "NONE PREPARE_COMMIT",
     "NONE PREPARE_ABORT",
     "CONCURRENT_TRANSACTIONS PREPARE_ABORT",
 )
 EXPECTED = {
-    T.INIT_PRODUCER_ID: (NEW, FEN, BUSY, BUSY, NEW, NEW, NEW),
-    T.ADD_PARTITIONS: (ADD, ADD, BUSY, BUSY, ADD, ADD, GONE),
-    T.VERIFY_PARTITIONS: (LATE, SAME, BUSY, BUSY, LATE, LATE, GONE),
-    T.COMMIT_TV1: (BAD, CMT, BUSY, BAD, SAME, BAD, GONE),
-    T.ABORT_TV1: (BAD, ABT, BAD, BUSY, BAD, SAME, GONE),
-    T.COMMIT: (BAD, CMT, BUSY, BUSY, BAD, BAD, GONE),
-    T.ABORT: (ABT, ABT, BUSY, BUSY, ABT, ABT, GONE),
-    T.COMMIT_REPEATED: (OLD, OLD, BUSY, BAD, OK, BAD, GONE),
-    T.ABORT_REPEATED: (OLD, OLD, BAD, BUSY, BAD, OK, GONE),
-    T.MARKERS_WRITTEN: (OK, OK, "NONE COMPLETE_COMMIT", "NONE COMPLETE_ABORT", OK, OK, OK),
-    T.TIMEOUT: (OK, ABT, OK, OK, OK, OK, OK),
-    T.EXPIRE: ("NONE tombstone", OK, OK, OK, "NONE tombstone", "NONE tombstone", OK),
-    T.DESCRIBE: (OK, OK, OK, OK, OK, OK, "TRANSACTIONAL_ID_NOT_FOUND -"),
+    T.INIT_PRODUCER_ID: (NEW, FEN, FEN, BUSY, BUSY, NEW, NEW, NEW),
+    T.INIT_KEEPING: (NEW, PREP, PREP, BUSY, BUSY, NEW, NEW, NEW),
+    T.ADD_PARTITIONS: (ADD, ADD, BAD, BUSY, BUSY, ADD, ADD, GONE),
+    T.VERIFY_PARTITIONS: (LATE, SAME, BAD, BUSY, BUSY, LATE, LATE, GONE),
+    T.PREPARE: (BAD, PREP, OK, BAD, BAD, BAD, BAD, GONE),
+    T.COMMIT_TV1: (BAD, CMT, CMT, BUSY, BAD, SAME, BAD, GONE),
+    T.ABORT_TV1: (BAD, ABT, ABT, BAD, BUSY, BAD, SAME, GONE),
+    T.COMMIT: (BAD, CMT, CMT, BUSY, BUSY, BAD, BAD, GONE),
+    T.ABORT: (ABT, ABT, ABT, BUSY, BUSY, ABT, ABT, GONE),
+    T.COMMIT_REPEATED: (OLD, OLD, OLD, BUSY, BAD, OK, BAD, GONE),
+    T.ABORT_REPEATED: (OLD, OLD, OLD, BAD, BUSY, BAD, OK, GONE),
+    T.MARKERS_WRITTEN: (OK, OK, OK, "NONE COMPLETE_COMMIT", "NONE COMPLETE_ABORT", OK, OK, OK),
+    T.TIMEOUT: (OK, ABT, OK, OK, OK, OK, OK, OK),
+    T.EXPIRE: ("NONE tombstone", OK, OK, OK, OK, "NONE tombstone", "NONE tombstone", OK),
+    T.DESCRIBE: (OK, OK, OK, OK, OK, OK, OK, "TRANSACTIONAL_ID_NOT_FOUND -"),
 }
 
 
@@ -96,7 +102,7 @@ def make(
     last: int = -1,
     max_epoch: int = 32767,
     is_only_replica: Callable[[], bool] = lambda: False,
-    level: Callable[[], int] = lambda: FIRST_LEVEL,
+    level: Callable[[], int] = lambda: TWO_PHASE_COMMIT_LEVEL,
 ) -> TransactionShard:
     """A shard with one entry in that state, as a load would leave it."""
     ids = count(2000)
@@ -104,7 +110,7 @@ def make(
     made = TransactionShard(config, lambda: next(ids), 3, is_only_replica, level)
     if state is S.DEAD:
         return made
-    busy = state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT)
+    busy = state in (S.ONGOING, S.PREPARED, S.PREPARE_COMMIT, S.PREPARE_ABORT)
     entry = TransactionMetadata(
         ID,
         PID,
@@ -117,7 +123,7 @@ def make(
         last_producer_epoch=last,
         transaction_version=version,
     )
-    made.replay(ReplayedRecord(40, NOW, records.encode_key(ID), records.encode_value(entry)))
+    made.replay(ReplayedRecord(40, NOW, records.encode_key(ID), records.encode_value(entry, level())))
     return made
 
 
@@ -126,6 +132,10 @@ def request(stimulus: Stimulus, made: TransactionShard) -> Any:
     match stimulus:
         case T.INIT_PRODUCER_ID:
             return InitProducerId(ID, 60_000)
+        case T.INIT_KEEPING:
+            return InitProducerId(ID, 60_000, two_phase_commit=True, keeps_transaction=True)
+        case T.PREPARE:
+            return PrepareTransaction(ID, PID, EPOCH)
         case T.ADD_PARTITIONS:
             return AddPartitions(ID, PID, EPOCH, (P1,))
         case T.VERIFY_PARTITIONS:
@@ -182,7 +192,7 @@ PAIRS = [pair for pair in RULES if pair[0] is not S.PREPARE_EPOCH_FENCE]
 @pytest.mark.parametrize(("state", "stimulus"), PAIRS, ids=lambda value: value.name)
 def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus, max_epoch: int) -> None:
     repeated = stimulus in (T.COMMIT_REPEATED, T.ABORT_REPEATED)
-    tv2 = repeated or stimulus in (T.COMMIT, T.ABORT)
+    tv2 = repeated or stimulus in (T.PREPARE, T.COMMIT, T.ABORT)
     last = EPOCH - 1 if repeated else -1
     made = make(state, version=2 if tv2 else 1, old=stimulus is T.TIMEOUT, last=last, max_epoch=max_epoch)
     before = dict(made.transactions)
@@ -197,12 +207,12 @@ def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus, max_epoch: int
 
 def replayed(
     record: CoordinatorRecord, *, decoded: bool
-) -> tuple[dict[str, TransactionMetadata], list[str], list[str]]:
+) -> tuple[dict[str, TransactionMetadata], list[str], list[str], list[str]]:
     made = make(S.ONGOING, version=1)
     written = record.decoded if decoded else None
     assert (written is None) == (record.value is None or not decoded)
     made.replay(ReplayedRecord(41, NOW, record.key, record.value, None, written))
-    return made.transactions, list(made.ongoing), list(made.prepared)
+    return made.transactions, list(made.ongoing), list(made.prepared), list(made.decided)
 
 
 def test_the_expectations_cover_the_whole_table() -> None:
@@ -246,18 +256,23 @@ def test_the_valid_transitions_are_those_of_the_specification() -> None:
     assert {
         S.EMPTY: {S.EMPTY, cc, ca, S.DEAD},
         S.ONGOING: {S.ONGOING, S.EMPTY, cc, ca},
-        S.PREPARE_COMMIT: {S.ONGOING},
-        S.PREPARE_ABORT: {S.ONGOING, S.PREPARE_EPOCH_FENCE},
+        S.PREPARED: {S.ONGOING, S.PREPARED},
+        S.PREPARE_COMMIT: {S.ONGOING, S.PREPARED},
+        S.PREPARE_ABORT: {S.ONGOING, S.PREPARED, S.PREPARE_EPOCH_FENCE},
         cc: {S.PREPARE_COMMIT},
         ca: {S.PREPARE_ABORT},
         S.DEAD: {S.EMPTY, ca, cc},
         S.PREPARE_EPOCH_FENCE: {S.ONGOING},
     } == VALID_PREVIOUS
     assert VALID_PREVIOUS.keys() == set(S)
-    assert VALID_PREVIOUS_TV2[S.PREPARE_ABORT] == {S.ONGOING, S.PREPARE_EPOCH_FENCE, S.EMPTY, cc, ca}
+    assert VALID_PREVIOUS_TV2[S.PREPARE_ABORT] == {
+        S.ONGOING, S.PREPARED, S.PREPARE_EPOCH_FENCE, S.EMPTY, cc, ca
+    }  # fmt: skip
 
 
-WITH_IDENTITY = (T.ADD_PARTITIONS, T.VERIFY_PARTITIONS, T.COMMIT_TV1, T.ABORT_TV1, T.COMMIT, T.ABORT)
+WITH_IDENTITY = (
+    T.ADD_PARTITIONS, T.VERIFY_PARTITIONS, T.PREPARE, T.COMMIT_TV1, T.ABORT_TV1, T.COMMIT, T.ABORT
+)  # fmt: skip
 FENCED, UNMAPPED = ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
@@ -276,6 +291,8 @@ def test_a_foreign_identity_is_refused_in_every_state(
     match stimulus:
         case T.ADD_PARTITIONS | T.VERIFY_PARTITIONS:
             event = AddPartitions(ID, producer_id, epoch, (P0,), verify_only=stimulus is T.VERIFY_PARTITIONS)
+        case T.PREPARE:
+            event = PrepareTransaction(ID, producer_id, epoch)
         case _:
             event = EndTxn(
                 ID, producer_id, epoch, "COMMIT" in stimulus.name, 1 if "TV1" in stimulus.name else 2

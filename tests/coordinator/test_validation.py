@@ -35,14 +35,14 @@ from tidegate.wire.errors import ErrorCode
 from .coordinator_doubles import Catalog, Driver, code_of
 
 PLACE = TransactionPartition("t", 0, UUID(int=1))
-OPEN, PREPARED, DONE = "open", "prepared", "done"
+OPEN, DECIDED, DONE = "open", "decided", "done"
 
 
 # --- the transaction shard ----------------------------------------------------------------------------------
 
 
 class Transactions(Driver):
-    """Three ids: one with an open transaction, one that is prepared, one that is complete."""
+    """Three ids: one with an open transaction, one that is decided, one that is complete."""
 
     def __init__(self) -> None:
         ids = iter(range(7, 100))
@@ -54,7 +54,7 @@ class Transactions(Driver):
 
         super().__init__(make)
         self.load()
-        for name in (OPEN, PREPARED, DONE):
+        for name in (OPEN, DECIDED, DONE):
             producer = self.ask(InitProducerId(name, 60_000))
             self.ask(AddPartitions(name, producer.producer_id, producer.producer_epoch, (PLACE,), 2))
             if name != OPEN:
@@ -79,12 +79,12 @@ def entry(name: str, **changes: Any) -> Callable[[TransactionShard], None]:
 
 TRANSACTIONS: dict[str, tuple[str, Callable[[TransactionShard], None], str]] = {
     "an open transaction left its index": (OPEN, lambda s: s.ongoing.clear(), "index of open"),
-    "a prepared one left its index": (PREPARED, lambda s: s.prepared.clear(), "index of prepared"),
+    "a decided one left its index": (DECIDED, lambda s: s.decided.clear(), "index of decided"),
     "an open one has no partitions": (OPEN, entry(OPEN, partitions=frozenset()), "partitions are enlisted"),
     "a complete one has partitions": (DONE, entry(DONE, partitions=frozenset({PLACE})), "partitions are"),
-    "an epoch fell": (PREPARED, entry(PREPARED, producer_epoch=0, last_producer_epoch=-1), "epoch fell"),
+    "an epoch fell": (DECIDED, entry(DECIDED, producer_epoch=0, last_producer_epoch=-1), "epoch fell"),
     "an epoch past the last": (DONE, entry(DONE, producer_epoch=32768), "out of range"),
-    "the last epoch without a next id": (PREPARED, entry(PREPARED, producer_epoch=32767), "belong together"),
+    "the last epoch without a next id": (DECIDED, entry(DECIDED, producer_epoch=32767), "belong together"),
     "COMPLETE without PREPARE": (OPEN, lambda s: completed(s, OPEN), "followed ONGOING"),
     "a stored DEAD": (DONE, entry(DONE, state=TransactionState.DEAD), "never stored"),
     "another producer id": (OPEN, entry(OPEN, producer_id=99), "without a rotation"),
@@ -141,7 +141,7 @@ def test_two_transactional_ids_never_share_a_producer_id() -> None:
 
 def test_an_index_names_no_unknown_id() -> None:
     shard = Transactions().shard
-    shard.prepared["nobody"] = None
+    shard.decided["nobody"] = None
     with pytest.raises(AssertionError, match="unknown transactional ids"):
         shard.validate()
 

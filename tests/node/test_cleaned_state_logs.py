@@ -186,7 +186,7 @@ def test_committed_offsets_are_the_same_from_a_cleaned_log(seed: int) -> None:
 
 def transactions_of(state: StateLog) -> Any:
     shard = state.load(TransactionShard(TransactionConfig(), lambda: None, 3))
-    return shard.transactions, set(shard.ongoing), set(shard.prepared)
+    return shard.transactions, set(shard.ongoing), set(shard.decided)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -68,7 +68,7 @@ def test_client_metrics_are_announced_while_there_is_a_subscription(always: bool
         f"{key}={value}"
         for key, value in (node | {"client.metrics.always.announced": str(always).lower()}).items()
     ]
-    every_key, of_broker = frozenset(ApiKey), cast(Any, Broker.announced_keys).fget
+    every_key, of_broker = frozenset(ApiKey), cast(Any, Broker.announced_versions).fget
     client_metrics_keys = {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
     for found, announced in (
         ({}, always), ({(int(ResourceType.GROUP), "g"): {}}, always), (ALL, True), ({}, always),
@@ -78,7 +78,7 @@ def test_client_metrics_are_announced_while_there_is_a_subscription(always: bool
             handled_keys=every_key,
             state=SimpleNamespace(resource_configs=dict(found)),
         )  # fmt: skip
-        announced_keys = of_broker(broker)
+        announced_keys = {key for key, _, _ in of_broker(broker)}
         assert (client_metrics_keys <= announced_keys) is announced
         assert every_key - client_metrics_keys <= announced_keys
 

@@ -26,7 +26,7 @@ from tidegate.runtime.listeners import SecurityProtocol
 from tidegate.security.principals import Principal
 from tidegate.security.records import SecurityRecords
 from tidegate.wire import codec
-from tidegate.wire.api import TABLE, ApiKey
+from tidegate.wire.api import TABLE, ApiKey, advertised
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.fetch import FetchPartition, FetchRequest, FetchResponse, encode_fetch_request
 from tidegate.wire.produce import encode_produce_request
@@ -185,7 +185,7 @@ def broker_of(code: ErrorCode) -> Broker:
             client_metrics=Refusing(code, subscriptions=lambda *_: SimpleNamespace(error=code)),
             batch_threads=SimpleNamespace(ask=ask),
             metrics=SimpleNamespace(bytes_in=lambda count: None, bytes_out=lambda count: None),
-            announced_keys=frozenset(TABLE),
+            announced_versions=advertised(TABLE),
         ),
     )
 

@@ -27,7 +27,7 @@ from tidegate.security.records import SecurityRecords
 from tidegate.tests.eventually import eventually
 from tidegate.tests.guarded_nodes import plain_users
 from tidegate.wire import codec
-from tidegate.wire.api import ApiKey
+from tidegate.wire.api import ApiKey, advertised
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.produce import encode_produce_request, parse_produce_request
 
@@ -95,7 +95,7 @@ class Served:
                 configuration=loaded("max.connections=3", "socket.request.max.bytes=2048",
                     listeners=["PLAINTEXT://127.0.0.1:0", "GRPC://127.0.0.1:0", "CONTROLLER://127.0.0.1:0", "METRICS://127.0.0.1:0"]),
                 cluster=SimpleNamespace(serving=True), clock=SystemClock(), metrics=self.metrics,
-                announced_keys=ANNOUNCED,
+                announced_versions=advertised(ANNOUNCED),
                 throttling=Throttling(lambda: self.limits, SystemClock(), may_act_as_node=lambda _: False),
             ),
         )  # fmt: skip

@@ -72,8 +72,8 @@ def test_only_requests_with_a_handler_are_advertised() -> None:
 
 
 def test_transactions_v2_has_the_versions_it_needs() -> None:
-    needed = {ApiKey.PRODUCE: 13, ApiKey.INIT_PRODUCER_ID: 5, ApiKey.END_TXN: 5, ApiKey.TXN_OFFSET_COMMIT: 5}
-    assert {key: SUPPORTED[key][1] for key in needed} == needed
+    needed = {ApiKey.PRODUCE: 13, ApiKey.INIT_PRODUCER_ID: 6, ApiKey.END_TXN: 5, ApiKey.TXN_OFFSET_COMMIT: 5}
+    assert {key: SUPPORTED[key][1] for key in needed} == needed, "6 is two-phase commit"
 
 
 def test_the_lowest_versions_that_java_4_asks_for_are_served() -> None:

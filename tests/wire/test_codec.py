@@ -300,7 +300,7 @@ def test_a_frame_of_another_request_is_refused() -> None:
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
-    frame = codec.unsupported_api_versions(31, [0, 18])
+    frame = codec.unsupported_api_versions(31, [(0, 0, 13), (18, 0, 4)])
     correlation_id, answer = codec.decode_response(ApiKey.API_VERSIONS, 0, frame)
     assert (correlation_id, answer.error_code) == (31, 35)
     assert [(k.api_key, k.min_version, k.max_version) for k in answer.api_keys] == [(0, 0, 13), (18, 0, 4)]

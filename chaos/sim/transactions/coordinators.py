@@ -9,6 +9,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from ....controller.state.model import TWO_PHASE_COMMIT_LEVEL
 from ....coordinator.running_shard import RuntimeConfig
 from ....coordinator.runtime import CoordinatorRuntime
 from ....coordinator.transaction.events import SendMarkers, TransactionConfig
@@ -164,7 +165,9 @@ class Coordinators:
         )
 
         def make_shard(epoch: int) -> TransactionShard:
-            return environment.faults.shard(config, lambda: next(self.producer_ids), epoch)
+            return environment.faults.shard(
+                config, lambda: next(self.producer_ids), epoch, finalised_level=lambda: TWO_PHASE_COMMIT_LEVEL
+            )
 
         self.nodes = [Node(number, environment, self.state, partitions, make_shard) for number in range(3)]
         self.elect(self.nodes[0])

@@ -12,10 +12,11 @@ from ....coordinator.transaction.shard import TransactionShard
 @dataclass(frozen=True)
 class Faults:
     """Chances: of a message (duplicate, late, lose, resend), of an append (refuse, full), of a step (the
-    others).  `late_markers` are marker requests whose sender still waits, `late_produces` and `late_ends` are
-    Produce and EndTxn requests whose sender does not; `learn` is how soon a deposed coordinator learns of its
-    loss; `move` is of the data partitions' leaders.  `validates`: the shards look at their invariants after
-    every event and every step; without it the history alone is judged."""
+    others).  `prepare`: the chance that a producer with two-phase commit prepares a transaction, which it, or
+    its next instance, ends later.  `late_markers` are marker requests whose sender still waits,
+    `late_produces` and `late_ends` are Produce and EndTxn requests whose sender does not; `learn` is how soon
+    a deposed coordinator learns of its loss; `move` is of the data partitions' leaders.  `validates`: the
+    shards look at their invariants after every event and step; without it the history alone is judged."""
 
     transaction_version: int = 2
     duplicate: float = 0.15
@@ -27,6 +28,7 @@ class Faults:
     resend: float = 0.05
     refuse: float = 0.02
     crash_client: float = 0.003
+    prepare: float = 0.3
     kill: float = 0.003
     depose: float = 0.004
     learn: float = 0.02

@@ -13,6 +13,7 @@ from ....coordinator.transaction.events import (
     EndTxn,
     InitProducerId,
     PartitionsReply,
+    PrepareTransaction,
     ProducerReply,
 )
 from ....wire.errors import ErrorCode
@@ -21,6 +22,9 @@ from .partitions import DATA_PARTITIONS, OFFSETS
 from .requests import Requests
 
 TIMEOUT_MS = 2_000
+TWO_PHASES = "client-1"
+"""The producer that prepares some of its transactions (KIP-939, transactions v2).  It keeps what it finds at
+its start, and ends it then: a late copy of a plain InitProducerId would abort what is prepared meanwhile."""
 RETRIABLE = {
     ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.NOT_COORDINATOR,
@@ -72,6 +76,10 @@ class Client:
         self.enlisted: set[int] = set()
         self.commit = False
         self.in_doubt = False  # a record of the transaction was given up, and may arrive later
+        self.two_phases = transactional_id == TWO_PHASES and self.version >= 2
+        self.prepares = False
+        self.is_prepared = False
+        """The transaction ends as `commit` says, whatever happens to this instance."""
 
     def step(self) -> None:
         if self.waiting:
@@ -79,7 +87,8 @@ class Client:
                 self.resend()
             return
         if self.phase == "init":
-            self.ask(InitProducerId(self.id, TIMEOUT_MS, *self.expected), self.initialised)
+            two_phases = self.two_phases, self.two_phases
+            self.ask(InitProducerId(self.id, TIMEOUT_MS, *self.expected, *two_phases), self.initialised)
         elif self.phase == "idle":
             self.begin()
         elif self.todo and self.phase == "sending":
@@ -88,7 +97,12 @@ class Client:
             assert self.transaction is not None
             if self.phase == "sending":
                 self.commit = self._random.random() < 0.7
-                self.phase = "ending"
+                self.phase = "preparing" if self.prepares else "ending"
+            if self.phase == "preparing":
+                self.ask(PrepareTransaction(self.id, *self.identity), self.prepared)
+                return
+            if self.is_prepared and self._random.random() < 0.9 and not self._environment.healing:
+                return  # another system decides
             if self.commit:
                 self.transaction.outcome = "unknown"
             self.ask(EndTxn(self.id, *self.identity, self.commit, self.version), self.ended)
@@ -103,6 +117,7 @@ class Client:
         if self._random.random() < 0.5:
             self._add(OFFSETS)
         self.phase, self.in_doubt = "sending", False
+        self.prepares = self.two_phases and self._random.random() < self._environment.faults.prepare
         self.enlisted = set()
 
     def _add(self, place: int) -> None:
@@ -160,6 +175,17 @@ class Client:
         else:
             self.fail(reply.code)
 
+    def prepared(self, reply: Any) -> None:
+        if isinstance(reply, ProducerReply):
+            self.is_prepared, self.phase = True, "ending"
+        else:
+            self.fail(reply.code)
+
+    def inherit(self, former: Client) -> None:
+        """The next instance: another system remembers what was prepared, and how it has to end."""
+        if former.is_prepared:
+            self.transaction, self.commit, self.is_prepared = former.transaction, former.commit, True
+
     def fail(self, code: ErrorCode) -> None:
         """After a retriable error the producer repeats the request. After any other it gives the transaction
         up and asks for its identity anew (KIP-360)."""
@@ -167,6 +193,8 @@ class Client:
             return
         self.todo.clear()
         self.phase = "init"
+        if self.two_phases:
+            return  # a new instance, in effect
         resumes = (
             self.identity[0] >= 0 and code is not ErrorCode.PRODUCER_FENCED and self.expected == (-1, -1)
         )
@@ -179,8 +207,19 @@ class Client:
             self.identity, self.expected = (reply.producer_id, reply.producer_epoch), (-1, -1)
             self._check_identity()
             self.phase = "idle"
+            if reply.ongoing != (-1, -1):
+                self.phase = "ending"
+                if not self.is_prepared:
+                    self.commit, self.transaction = False, self.transaction or Transaction()
+            elif self.is_prepared:
+                self._has_ended()  # by the request whose answer was lost: nothing else may
         else:
             self.fail(reply.code)
+
+    def _has_ended(self) -> None:
+        assert self.transaction is not None
+        self.transaction.outcome = "committed" if self.commit else "aborted"
+        self.is_prepared = False
 
     def _check_identity(self) -> None:
         if not 0 <= self.identity[1] < self._environment.faults.max_epoch:
@@ -189,7 +228,7 @@ class Client:
     def ended(self, reply: Any) -> None:
         assert self.transaction is not None
         if isinstance(reply, ProducerReply):
-            self.transaction.outcome = "committed" if self.commit else "aborted"
+            self._has_ended()
             if self.version >= 2:
                 self.identity, self.sequences = (reply.producer_id, reply.producer_epoch), {}
                 self._check_identity()
@@ -206,7 +245,9 @@ class Client:
     def _outcome_is_unknown(self) -> None:
         """A late copy of this EndTxn could end the next transaction, unless that has another epoch
         (KAFKA-17754)."""
-        if self._environment.faults.initialises_after_unknown_end:
+        if self.two_phases:
+            self.phase = "init"
+        elif self._environment.faults.initialises_after_unknown_end:
             self.phase, self.expected = "init", self.identity
         else:
             self.phase = "idle"

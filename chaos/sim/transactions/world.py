@@ -106,8 +106,10 @@ class World:
             state.in_sync.discard(node.number)
         elif 0.6 < draw < 0.6 + self.faults.crash_client:
             index = self.random.randrange(len(self.clients))
-            self.clients[index].alive = False
-            self.clients[index] = self.client(self.clients[index].id)
+            former = self.clients[index]
+            former.alive = False
+            self.clients[index] = self.client(former.id)
+            self.clients[index].inherit(former)
 
     def heal(self) -> None:
         """Every node is up, every message arrives; runs until nothing moves any more."""
@@ -140,6 +142,7 @@ class World:
         assert isinstance(shard, TransactionShard)
         return (
             found
+            + [f"{name} is decided" for name in shard.decided]
             + [f"{name} is prepared" for name in shard.prepared]
             + [f"{name} is ongoing" for name in shard.ongoing]
         )

@@ -18,7 +18,6 @@ import re
 from typing import TYPE_CHECKING, cast
 
 from ....controller.state.features import shown, shown_ranges
-from ....wire import api
 from ....wire.errors import ErrorCode
 from ...lifecycle import probing
 from ...serving.broker import Broker
@@ -49,7 +48,7 @@ async def handle(broker: Broker, context: RequestContext, request: ApiVersionsRe
         "error_code": ErrorCode.NONE,
         "api_keys": [
             {"api_key": key, "min_version": low, "max_version": high}
-            for key, low, high in api.advertised(broker.announced_keys)
+            for key, low, high in broker.announced_versions
         ],
         "throttle_time": 0,
         "supported_features": [
