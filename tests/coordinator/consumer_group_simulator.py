@@ -34,6 +34,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import decode_batch, iterate_headers
 
 from .coordinator_doubles import Catalog, MemoryLog
+from .group_fields import held_against_the_tables
 
 G = "readers"
 STEP_MS = 500
@@ -143,11 +144,15 @@ class World:
         """Nothing ticks it while it coordinates nothing."""
         return CoordinatorRuntime(
             "__consumer_offsets",
-            lambda _partition, _epoch: GroupShard(self.config, self.catalog),
+            lambda _partition, _epoch: self._shard(),
             self.log,
             lambda _partition, _epoch, _effect: None,
             steady_ms=lambda: self.now_ms,
         )
+
+    def _shard(self) -> GroupShard:
+        shard = GroupShard(self.config, self.catalog)
+        return held_against_the_tables(shard, self.violations) if self.validates else shard
 
     def move_coordinator(self) -> None:
         """The next leader has all that was committed, and perhaps more."""

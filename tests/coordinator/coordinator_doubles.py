@@ -167,6 +167,7 @@ class Driver:
     def tick(self, advance_ms: int = 0) -> None:
         self.now_ms += advance_ms
         self.runtime.tick()
+        assert not self.violations, self.violations
 
     def away(self, for_ms: int) -> None:
         """The node is cut off for so long, and no other leader is elected."""

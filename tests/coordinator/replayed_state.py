@@ -22,6 +22,8 @@ from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import Context
 from tidegate.coordinator.silence import Silences
 
+from .group_fields import held_against_the_tables
+
 REPLAYED: dict[type, set[str]] = {
     GroupShard: {"offsets", "groups"},
     OffsetStore: {"_committed", "_pending", "_undecided"},
@@ -84,7 +86,7 @@ def generation_of(group: ClassicGroup) -> Any:
 
 def checked(shard: GroupShard, violations: list[str]) -> GroupShard:
     """The shard; `violations` gets a line for each event at which `handle` changes what `replay` alone may
-    change."""
+    change, and for each field that a record of a consumer group does not have as `group_fields.py` says."""
     groups, handle = shard.groups, shard.handle
     for part in (shard, shard.offsets, shard._group_offsets, groups, groups.consumers, groups.silences):
         check_attributes(part)
@@ -100,7 +102,7 @@ def checked(shard: GroupShard, violations: list[str]) -> GroupShard:
                 violations.append(f"handle has changed what only replay may change: {event}")
 
     shard.handle = unchanged
-    return shard
+    return held_against_the_tables(shard, violations)
 
 
 def check_load(live: GroupShard, loaded: GroupShard) -> None:
