@@ -107,6 +107,7 @@ class QuorumTransport:
         self._server: network.FrameServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._warned: dict[object, str] = {}
+        self._limiter = network.LogLimiter()
         self._unreached = {peer: Outage(log, "quorum_peer_unreachable") for peer in voters}
 
     async def start(self) -> None:
@@ -252,13 +253,14 @@ class QuorumTransport:
         if not self._inbox(Received(peer, link.number, message)):
             link.connection.abort("more messages than the Raft thread can take")
 
-    def warn_once(self, key: object, reason: str, event: str, **fields: object) -> None:
-        """One line when something begins to be wrong, not one an attempt."""
+    def warn_refused(self, key: object, reason: str, peer: str) -> None:
+        """One line when something begins to be wrong, not one an attempt; and few lines of a stranger that
+        says something else each time."""
         if self._warned.get(key) != reason:
             if len(self._warned) > 256:
                 self._warned.clear()
             self._warned[key] = reason
-            log.warning(event, reason=reason, **fields)
+            self._limiter.warning(self.clock.monotonic(), "quorum_peer_refused", peer=peer, reason=reason)
 
     async def _keep_alive(self) -> None:
         ping = encode(Ping())
@@ -328,9 +330,7 @@ class _Link:
 
     def _refuse(self, problem: str) -> None:
         where = self.connection.peer.rpartition(":")[0]
-        self._transport.warn_once(
-            ("refused", where, self._dialed), problem, "quorum_peer_refused", peer=self.connection.peer
-        )
+        self._transport.warn_refused((where, self._dialed), problem, self.connection.peer)
         self.connection.abort(problem)
 
     def close_when_unnamed(self) -> None:

@@ -221,7 +221,10 @@ async def test_a_silent_connection_is_closed(voter: Voter, monkeypatch: pytest.M
     await eventually(lambda: voter.up == set())
 
 
-async def test_a_peer_that_sends_more_than_raft_can_take_is_disconnected(voter: Voter) -> None:
+async def test_a_peer_that_sends_more_than_raft_can_take_is_disconnected(
+    voter: Voter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENCE_S_MAX", 1e9)
     voter.takes_messages = False
     await talk(voter, frame(encode(HONEST)), frame(encode(VOTE)))
     await eventually(lambda: voter.up == set())
@@ -232,3 +235,75 @@ async def test_a_port_in_use_is_reported_at_the_start(voter: Voter) -> None:
     with pytest.raises(network.PortInUse, match=str(voter.transport.port)):
         await second.transport.start()
     await second.transport.stop()
+
+
+async def test_a_voter_is_dialed_by_those_with_higher_ids_alone() -> None:
+    """Else there would be two connections of one pair, and each would replace the other."""
+    voter = Voter(2, addresses())
+    await voter.transport.start()
+    assert await talk(voter, frame(encode(replace(HONEST, node_id=1)))) == b""
+    assert voter.events == []
+    await voter.transport.stop()
+
+
+async def test_a_connection_without_a_hello_is_closed(voter: Voter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELLO_S_MAX", 0.2)
+    assert await talk(voter, b"") == b""
+
+
+@pytest.mark.parametrize("answer", [b"", frame(encode(replace(HONEST, node_id=3)))], ids=["none", "another"])
+async def test_a_voter_that_answers_with_no_hello_or_another_ones_is_left(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    monkeypatch.setattr(module, "HELLO_S_MAX", 0.2)
+    places, closed = addresses(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        await reader.read()  # its hello, until it hangs up
+        closed.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, *places[1])
+    voter = Voter(2, places)
+    await voter.transport.start()
+    await asyncio.wait_for(closed.wait(), 3)
+    assert voter.events == []
+    await voter.transport.stop()
+    server.close()
+
+
+async def test_what_a_peer_does_not_take_is_bounded(voter: Voter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKLOG_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(module, "SILENCE_S_MAX", 1e9)
+    _reader, writer = await asyncio.open_connection("127.0.0.1", voter.transport.port)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(frame(encode(HONEST)))
+    await eventually(lambda: voter.up == {2})
+    large = AppendEntries(5, 1, 7, 4, ((bytes(1 << 20), 8, 5),))
+    for _ in range(64):
+        voter.transport.send(2, large)
+    await eventually(lambda: voter.up == set())
+    writer.close()
+
+
+async def test_strangers_take_so_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECTIONS_MAX", 2)
+    voter = Voter(1, addresses())
+    await voter.transport.start()
+    ends = [await asyncio.open_connection("127.0.0.1", voter.transport.port) for _ in range(3)]
+    assert await asyncio.wait_for(ends[2][0].read(), 3) == b""
+    for _, writer in ends:
+        writer.close()
+    await voter.transport.stop()
+
+
+@pytest.mark.parametrize(("says_the_same", "lines"), [(True, 1), (False, 10)])
+async def test_a_refused_stranger_fills_no_disk(
+    voter: Voter, caplog: pytest.LogCaptureFixture, says_the_same: bool, lines: int
+) -> None:
+    for number in range(30):
+        cluster_id = "green" if says_the_same else f"green-{number}"
+        assert await talk(voter, frame(encode(replace(HONEST, cluster_id=cluster_id)))) == b""
+    said = [record for record in caplog.records if record.getMessage() == "quorum_peer_refused"]
+    assert len(said) == lines

@@ -92,6 +92,18 @@ async def test_authorities_that_cannot_be_read_change_nothing(tmp_path: Path) ->
         assert await refused(address, TlsFiles(authorities=authority.path))
 
 
+async def test_no_proxy_of_the_environment_comes_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    authority = Authority(tmp_path)
+    async with served(authority.issue("localhost")) as address:
+        assert await ask(address, TlsFiles(authorities=authority.path)) == b""
+
+
 async def test_an_encrypted_key_is_read(tmp_path: Path) -> None:
     files = Authority(tmp_path).issue("localhost", password=b"secret")
     async with served(replace(files, key_password="secret")) as address:
