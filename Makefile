@@ -6,12 +6,12 @@ BIN := $(VENV)/bin
 SECURED := $(addprefix tests/cluster/,test_java_clients.py test_kafkajs_client.py test_platformatic_client.py test_go_clients.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools rolling-upgrade quotas test lint sizes demo proto lock audit image clean
+.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools rolling-upgrade quotas test lint sizes demo proto kernel lock audit image clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-$(BIN)/.installed: pyproject.toml setup.py $(wildcard proto/*.proto)
+$(BIN)/.installed: pyproject.toml setup.py spark/decoding/kernel.c $(wildcard proto/*.proto)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tidegate needs Python 3.11 or newer, this is " + sys.version.split()[0] + ": set PYTHON=/path/to/python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -75,18 +75,23 @@ audit: install ## ask for known vulnerabilities of what the image holds (needs a
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python deploy/image/audit.py
 
 PYTHON_IMAGE ?=
+BUILD_IMAGE ?=
 BUILDER ?= docker build
-image: ## build both images of a release; PYTHON_IMAGE=NAME@sha256:DIGEST says on which base
-	@case '$(PYTHON_IMAGE)' in *@sha256:????????????????????????????????????????????????????????????????) ;; \
-		*) echo 'PYTHON_IMAGE="$(PYTHON_IMAGE)" has no digest: a release names its base image as NAME@sha256:DIGEST' >&2; exit 2;; esac
+image: ## build both images of a release; PYTHON_IMAGE, BUILD_IMAGE=NAME@sha256:DIGEST say on which base, and where with a compiler
+	@for named in 'PYTHON_IMAGE=$(PYTHON_IMAGE)' 'BUILD_IMAGE=$(BUILD_IMAGE)'; do case "$$named" in \
+		*@sha256:????????????????????????????????????????????????????????????????) ;; \
+		*) echo "$$named has no digest: a release names its images as NAME@sha256:DIGEST" >&2; exit 2;; esac; done
 	for target in node spark; do $(BUILDER) -f deploy/image/Dockerfile --target $$target \
-		--build-arg PYTHON_IMAGE='$(PYTHON_IMAGE)' -t tidegate/$$target:$$($(MAKE) -s version) . || exit; done
+		--build-arg PYTHON_IMAGE='$(PYTHON_IMAGE)' --build-arg BUILD_IMAGE='$(BUILD_IMAGE)' -t tidegate/$$target:$$($(MAKE) -s version) . || exit; done
 
 version: ## print the version of the wheel and the image, which stands in __init__.py
 	@sed -n 's/^__version__ = "\(.*\)"$$/\1/p' __init__.py
 
 sizes: install ## report the largest files, classes and functions
 	$(BIN)/python -m tests.sizes
+
+kernel: ## build the decode kernel of the Spark source again after a change (a C compiler)
+	$(BIN)/python setup.py --quiet build_ext --inplace
 
 proto: ## generate the protobuf modules again after a change in proto/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python setup.py --quiet build_py

@@ -1,17 +1,27 @@
-"""Generates the protobuf and gRPC modules from proto/ whenever the package is built.
+"""Builds what is not written in Python: the modules of proto/, and the decode kernel of the Spark source.
 
-The generated files are not committed: the `.proto` files are their only source.  Everything else about the
-build stands in pyproject.toml.
+The modules of proto/ are not committed: the `.proto` files are their only source.  The kernel is optional:
+without a C compiler the package is built without it, and the decoder written in Python takes its place.
+Everything else about the build stands in pyproject.toml.
 """
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+HAS_STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")  # the kernel is not for free-threaded builds
+KERNEL = Extension(
+    "tidegate.spark.decoding.kernel",
+    ["spark/decoding/kernel.c"],
+    extra_compile_args=["-O3", "-Wall", "-Wextra"],
+    py_limited_api=HAS_STABLE_ABI,
+    optional=True,
+)
 
 
 class BuildWithProtocols(build_py):
@@ -43,4 +53,8 @@ class BuildWithProtocols(build_py):
         ]
 
 
-setup(cmdclass={"build_py": BuildWithProtocols})
+setup(
+    cmdclass={"build_py": BuildWithProtocols},
+    ext_modules=[KERNEL],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if HAS_STABLE_ABI else {},
+)

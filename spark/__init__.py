@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = ["count_committed", "local_session", "register"]
+__all__ = ["count_committed", "decoder_name", "local_session", "register"]
+
+
+def decoder_name() -> str:
+    """What decodes records here: "kernel", which is compiled, or "numpy", where it was not built."""
+    from .decoding.decode import decoder_name as name
+
+    return name()
 
 
 def register(spark: SparkSession) -> None:

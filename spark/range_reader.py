@@ -21,8 +21,8 @@ from ..security.client_security import ClientSecurity
 from .channels import Channels
 from .connection import DataClient
 from .counting import count_range
-from .decode import Target, decode_batches
-from .decompression import Budget
+from .decoding.decode import Target, decode_batches
+from .decoding.decompression import Budget
 from .fetch import RangeRequest, fetch_range
 from .options import ReadOptions, client_security
 from .planning import PlannedRange

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import cramjam
 
@@ -80,6 +80,13 @@ def compress(codec: Compression, data: ReadableBuffer, level: int | None = None)
             return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
 
 
+class Room(Protocol):
+    """Memory that is there already."""
+
+    def room(self, size: int) -> memoryview:
+        """So many bytes of it, or other memory where it has fewer."""
+
+
 class Scratch(threading.local):
     """Room that a thread uses for one batch after the other.  To map memory, to fault its pages in and to
     unmap it costs more than to decompress zeros into it, and partly holds the interpreter's lock."""
@@ -99,12 +106,14 @@ def decompress(
     codec: Compression,
     data: ReadableBuffer,
     max_bytes: int = DECOMPRESSED_BYTES_MAX,
-    scratch: Scratch | None = None,
+    scratch: Room | None = None,
+    *,
+    size_first: int = 0,
 ) -> memoryview:
     """The original bytes; CORRUPT_MESSAGE when `data` cannot be decompressed, MESSAGE_TOO_LARGE when they
     exceed `max_bytes`.
 
-    With `scratch` they are valid until it is used again."""
+    With `scratch` they are valid until it is used again; `size_first` bytes of it cost no more than few."""
     room = _room_for if scratch is None else scratch.room
     view = memoryview(data).cast("B")
     match codec:
@@ -116,13 +125,23 @@ def decompress(
             return _decompress_snappy_block(view, max_bytes, room)
         case Compression.GZIP:
             return _decompress_growing(
-                "gzip", cramjam.gzip.decompress_into, view, max_bytes, _gzip_size_hint(view), room
+                "gzip",
+                cramjam.gzip.decompress_into,
+                view,
+                max_bytes,
+                size_first or _gzip_size_hint(view),
+                room,
             )
         case Compression.LZ4:
-            return _decompress_growing("lz4", cramjam.lz4.decompress_into, view, max_bytes, 0, room)
+            return _decompress_growing("lz4", cramjam.lz4.decompress_into, view, max_bytes, size_first, room)
         case Compression.ZSTD:
             return _decompress_growing(
-                "zstd", cramjam.zstd.decompress_into, view, max_bytes, _zstd_size_hint(view), room
+                "zstd",
+                cramjam.zstd.decompress_into,
+                view,
+                max_bytes,
+                size_first or _zstd_size_hint(view),
+                room,
             )
         case _:
             raise KafkaError(

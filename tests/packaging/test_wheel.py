@@ -20,11 +20,15 @@ from pathlib import Path
 
 import pytest
 from tidegate import __version__
+from tidegate.tests.spark.kernel_builds import SOURCE, compiler
 
 from .source_tree import ROOT, product_files, project_files, pyproject
 
 # One worker builds the wheel, once.
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(300)]
+
+
+KERNEL = SOURCE.relative_to(ROOT)
 
 
 def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -80,7 +84,7 @@ def modules_in(contents: set[str]) -> list[str]:
 
 
 def test_every_package_with_all_its_files_is_in_the_wheel(contents: set[str]) -> None:
-    packaged = {f"tidegate/{path.as_posix()}" for path in product_files()} | {
+    packaged = {f"tidegate/{path.as_posix()}" for path in product_files() if path != KERNEL} | {
         "tidegate/__init__.py",
         "tidegate/py.typed",
     }
@@ -89,6 +93,24 @@ def test_every_package_with_all_its_files_is_in_the_wheel(contents: set[str]) ->
         name.rpartition("/")[0].replace("/", ".") for name in contents if name.endswith("/__init__.py")
     }
     assert present == set(pyproject()["tool"]["setuptools"]["packages"])
+
+
+def test_the_kernel_is_in_the_wheel_compiled(wheel: Path, contents: set[str], clean_python: Path) -> None:
+    compiler()
+    compiled = f"tidegate/{KERNEL.with_suffix('.abi3.so')}"
+    assert [name for name in contents if "/kernel." in name and not name.endswith(".pyi")] == [compiled]
+    assert "-cp311-abi3-linux_" in wheel.name  # for this Python and all later ones
+    program = "import tidegate.spark; print(tidegate.spark.decoder_name())"
+    done = run([str(clean_python), "-c", program], clean_python.parent)
+    assert done.stdout == "kernel\n", done.stderr
+
+
+def test_without_a_compiler_the_package_is_built_without_the_kernel(tmp_path: Path) -> None:
+    with_no_compiler = ["env", "CC=no-such-compiler", sys.executable, "setup.py", "build_ext"]
+    done = run([*with_no_compiler, "--build-lib", str(tmp_path), "--build-temp", str(tmp_path)], ROOT)
+    assert done.returncode == 0, done.stderr
+    assert 'extension "tidegate.spark.decoding.kernel" failed' in done.stderr
+    assert list(tmp_path.rglob("*.so")) == []
 
 
 def test_nothing_else_is_in_the_wheel(contents: set[str]) -> None:

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import grpc
 import pytest
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
+from tidegate.tests.spark.kernel_builds import WARNINGS, build_kernel, load_kernel
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
 
@@ -166,3 +168,9 @@ def scripted() -> Iterator[Script]:
     yield script
     for server in servers.values():
         server.stop(0)
+
+
+@pytest.fixture(scope="session")
+def built_kernel(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The decode kernel of the present source, whatever this installation has."""
+    return load_kernel(build_kernel(tmp_path_factory.mktemp("kernel"), "-O3", *WARNINGS))

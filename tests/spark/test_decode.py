@@ -1,7 +1,9 @@
-"""The vectorised decoder says exactly what `wire.records.decode_batch` says, whatever the producer sent."""
+"""Both decoders, the kernel and numpy, say exactly what `wire.records.decode_batch` says, whatever the
+producer sent."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -9,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from tidegate.spark.decode import Target, decode_batches
-from tidegate.spark.decompression import Budget
+from tidegate.spark.decoding import kernel_decoder
+from tidegate.spark.decoding.decode import Target, decode_batches
+from tidegate.spark.decoding.decompression import Budget
 from tidegate.spark.schema import arrow_schema, spark_schema
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -26,6 +29,15 @@ from tidegate.wire.records import (
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 FOREVER = 1 << 60
+
+
+@pytest.fixture(scope="module", params=["kernel", "numpy"], autouse=True)
+def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = kernel_decoder.kernel
+    kernel_decoder.kernel = request.getfixturevalue("built_kernel") if request.param == "kernel" else None
+    yield
+    kernel_decoder.kernel = before
+
 
 maybe_bytes = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=200)), max_size=4).map(tuple)
@@ -178,6 +190,24 @@ def test_batches_are_made_when_they_are_asked_for() -> None:
         Target("flights", 3, ("offset",), 0, FOREVER), chunk, list(iterate_headers(chunk)), TIGHT
     )
     assert next(made).column(0).to_pylist()[:3] == [0, 1, 2]
+
+
+def test_reads_that_take_turns_do_not_share_the_room_for_their_pieces() -> None:
+    chunks = [
+        b"".join(many(20, 300, Compression.ZSTD, base + 20 * n) for n in range(10)) for base in (0, 1_000)
+    ]
+    target = Target("flights", 3, ("key", "value", "offset"), 0, FOREVER)
+    budget = Budget(piece_cost_max=9_000, record_bytes_max=9_000, record_price=1)
+    first, second, given_up = (
+        decode_batches(target, chunk, list(iterate_headers(chunk)), budget) for chunk in (*chunks, chunks[0])
+    )
+    rows: list[list[dict[str, Any]]] = [[], []]
+    next(given_up)
+    for pair in zip(first, second, strict=True):
+        given_up.close()
+        for found, batch in zip(rows, pair, strict=True):
+            found += batch.to_pylist()
+    assert rows == [expected_rows_short(chunk) for chunk in chunks]
 
 
 def test_many_small_records_are_as_dear_as_their_columns() -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from ..wire.compression import Compression, decompress
-from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import HEADER_BYTES, BatchHeader
+from ...wire.compression import Compression, decompress
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import HEADER_BYTES, BatchHeader
 
 # of a batch's attributes; looked at here because making an enum costs more than a small batch
 COMPRESSION_BITS: Final = 0x07
@@ -28,6 +28,7 @@ RECORD_PRICE: Final = 256
 MEMORY_PER_PIECE: Final = 16
 MEMORY_PER_RECORD: Final = 6
 BLOCK_BYTES_MIN: Final = 64 << 10  # the least budget: twice the block of an ordinary snappy stream
+ROOM_KEPT_BYTES_MAX: Final = 32 << 20  # between two chunks: what the default memory of a task makes
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
 _STREAMED: Final = {Compression.GZIP: "gzip", Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
@@ -54,8 +55,7 @@ class Budget:
         return cls(piece, memory_bytes // MEMORY_PER_RECORD, RECORD_PRICE + len(topic))
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """The records of one batch, or `header.record_count` of them, inside the buffer that is decoded."""
 
     header: BatchHeader
@@ -63,7 +63,7 @@ class Section:
     end: int
 
 
-Piece = tuple[bytes, Sequence[Section]]
+Piece = tuple[bytes | memoryview, list[Section]]
 
 
 def decompress_pieces(
@@ -97,41 +97,83 @@ def _plain_pieces(
         yield chunk, sections
 
 
+class Room:
+    """Where the batches of a piece are decompressed, one behind the other: `used` bytes are taken.
+
+    To fault new pages in for each batch would cost as much as to decompress."""
+
+    __slots__ = ("_view", "size_bytes", "used")
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.used = 0
+        self._view = memoryview(pa.allocate_buffer(size_bytes)).cast("B")
+
+    def room(self, size: int) -> memoryview:
+        """The next bytes; nothing is taken yet."""
+        return self._view[self.used : self.used + size]
+
+    def piece(self) -> memoryview:
+        return self._view[: self.used].toreadonly()
+
+
+_free_rooms: list[Room] = []
+"""At most one, of at most ROOM_KEPT_BYTES_MAX, for the worker's next chunk.  A piece in it is valid until its
+reader asks for the next."""
+
+
 def _compressed_pieces(
     chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
 ) -> Iterator[Piece]:
-    parts: list[bytes | memoryview] = []
+    # of a piece, and of the batch that is found not to fit into it
+    size_bytes = 2 * budget.piece_cost_max
+    room = _free_rooms.pop() if _free_rooms else None
+    if room is None or room.size_bytes != size_bytes:
+        room = Room(size_bytes)
+    try:
+        yield from _pieces_in(room, memoryview(chunk), batches, budget)
+    finally:
+        if not _free_rooms and size_bytes <= ROOM_KEPT_BYTES_MAX:
+            _free_rooms.append(room)
+
+
+def _pieces_in(
+    room: Room, chunk: memoryview, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
+) -> Iterator[Piece]:
     sections: list[Section] = []
-    size = cost = 0
-    view = memoryview(chunk)
+    cost = room.used = 0
     for position, header in batches:
-        stored = view[position + HEADER_BYTES : position + header.size_bytes]
-        plain: bytes | memoryview | None = stored
+        stored = chunk[position + HEADER_BYTES : position + header.size_bytes]
+        plain: memoryview | None = stored
+        is_in_place = False
         if header.attributes & COMPRESSION_BITS:
-            plain = _decompressed(header, stored, budget)
+            plain, is_in_place = _decompressed(header, stored, budget, room), True
         price = header.record_count * budget.record_price + (
             len(plain) if plain is not None else budget.piece_cost_max
         )
         if sections and cost + price > budget.piece_cost_max:
-            yield b"".join(parts), sections
-            parts, sections, size, cost = [], [], 0, 0
+            yield room.piece(), sections
+            sections, is_in_place = [], False
+            cost = room.used = 0
         if plain is None:
             yield from _taken_apart(header, _stream(header.compression, stored, budget), budget)
         elif price > budget.piece_cost_max:
-            yield from _taken_apart(header, _reader_of(memoryview(plain)), budget)
+            yield from _taken_apart(header, _reader_of(plain), budget)
         else:
-            sections.append(Section(header, size, size + len(plain)))
-            parts.append(plain)
-            size += len(plain)
+            if not is_in_place:
+                room.room(len(plain))[:] = plain
+            sections.append(Section(header, room.used, room.used + len(plain)))
+            room.used += len(plain)
             cost += price
     if sections:
-        yield b"".join(parts), sections
+        yield room.piece(), sections
 
 
-def _decompressed(header: BatchHeader, stored: memoryview, budget: Budget) -> memoryview | None:
+def _decompressed(header: BatchHeader, stored: memoryview, budget: Budget, room: Room) -> memoryview | None:
     """The whole decompressed batch, or None when it is larger than a piece."""
+    most = budget.piece_cost_max
     try:
-        return decompress(header.compression, stored, budget.piece_cost_max)
+        return decompress(header.compression, stored, most, room, size_first=most)
     except KafkaError as problem:
         if problem.code != ErrorCode.MESSAGE_TOO_LARGE:
             raise
