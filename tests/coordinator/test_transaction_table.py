@@ -195,24 +195,50 @@ def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus, max_epoch: int
     tv2 = repeated or stimulus in (T.PREPARE, T.COMMIT, T.ABORT)
     last = EPOCH - 1 if repeated else -1
     made = make(state, version=2 if tv2 else 1, old=stimulus is T.TIMEOUT, last=last, max_epoch=max_epoch)
-    before = dict(made.transactions)
+    before = state_of(made)
     outcome = decide(made, request(stimulus, made))
     assert seen(outcome, made) == EXPECTED[stimulus][COLUMNS.index(state)]
-    assert made.transactions == before, "handle decides, only replay changes"
+    assert state_of(made) == before, "handle decides, only replay changes"
     for record in outcome.records:
         assert replayed(record, decoded=True) == replayed(record, decoded=False), (
             "memory is what a load would find"
         )
 
 
-def replayed(
-    record: CoordinatorRecord, *, decoded: bool
-) -> tuple[dict[str, TransactionMetadata], list[str], list[str], list[str]]:
+REPLAYED = {"transactions", "ongoing", "prepared", "decided"}
+VOLATILE = {
+    "config", "coordinator_epoch", "_marked", "_awaiting_completion", "_take_producer_id", "_is_only_replica",
+    "_finalised_level", "_next_timeout_scan_ms", "_next_completion_ms", "_next_expiration_scan_ms",
+    "_activated_ms", "_validated",
+}  # fmt: skip
+
+
+def state_of(made: TransactionShard) -> dict[str, dict[str, Any]]:
+    """A copy of what replay alone may change."""
+    assert vars(made).keys() == REPLAYED | VOLATILE, "say here which a new attribute of the shard is"
+    return {name: dict(getattr(made, name)) for name in REPLAYED}
+
+
+@pytest.mark.parametrize("state", COLUMNS, ids=lambda state: state.name)
+def test_a_coordinator_that_has_loaded_a_state_does_what_the_table_leaves_to_it(state: S) -> None:
+    """By its indexes, which may forget a state: it aborts what is late, expires what is idle, and sends the
+    markers of what is decided."""
+    made = make(state, version=2, old=True)
+    (sent,) = made.activated(Context(NOW, 41, 3))
+    assert isinstance(sent, Reply)
+    events = {type(event) for event in made.due(NOW + made.config.expiration_ms)}
+    asked = {TimeoutTransaction: T.TIMEOUT, ExpireTransactions: T.EXPIRE}
+    leads = {Action.FENCE, Action.TOMBSTONE}
+    assert events == {event for event, stimulus in asked.items() if RULES[(state, stimulus)] in leads}
+    assert bool(sent.effects) is (RULES[(state, T.MARKERS_WRITTEN)] is Action.COMPLETE)
+
+
+def replayed(record: CoordinatorRecord, *, decoded: bool) -> dict[str, dict[str, Any]]:
     made = make(S.ONGOING, version=1)
     written = record.decoded if decoded else None
     assert (written is None) == (record.value is None or not decoded)
     made.replay(ReplayedRecord(41, NOW, record.key, record.value, None, written))
-    return made.transactions, list(made.ongoing), list(made.prepared), list(made.decided)
+    return state_of(made)
 
 
 def test_the_expectations_cover_the_whole_table() -> None:
