@@ -89,7 +89,7 @@ class Contents:
     ) -> Sequence[Record] | None:
         """The records of a partition that the node would have after a stop: all flushed records, or, when its
         topic does not require flushes, all records; None: no log. In the middle of a change the log cannot be
-        read: then the records of the last look count."""
+        read: then the records of the last look count, which may have been before the node's last stop."""
         if node.directory is None:
             return self._left.get((node.node_id, key))
         log = self.log_of(node, key)
@@ -101,7 +101,7 @@ class Contents:
             if not within_a_change
             else read.records
             if read is not None and read.log is log
-            else []
+            else self._left.get((node.node_id, key), [])
         )
         return held[: log.flushed_end_offset] if flushed else held
 
