@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.controller.state.features import SUPPORTED
+from tidegate.controller.state.model import METADATA_VERSION
 from tidegate.coordinator.group.classic.records import (
     GroupValue,
     MemberValue,
@@ -184,9 +186,12 @@ def test_committed_offsets_are_the_same_from_a_cleaned_log(seed: int) -> None:
     assert state.log.size_bytes < size
 
 
+NEWEST = SUPPORTED[METADATA_VERSION][1]
+
+
 def transactions_of(state: StateLog) -> Any:
     shard = state.load(TransactionShard(TransactionConfig(), lambda: None, 3))
-    return shard.transactions, set(shard.ongoing), set(shard.decided)
+    return shard.transactions, set(shard.ongoing), set(shard.prepared), set(shard.decided)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -206,7 +211,7 @@ def test_transactions_are_the_same_from_a_cleaned_log(seed: int) -> None:
             last_update_ms=NOW_MS,
             partitions=frozenset({TransactionPartition("flights", random.randrange(5))}),
         )
-        state.append((encode_key(name), None if random.random() < 0.2 else encode_value(metadata)))
+        state.append((encode_key(name), None if random.random() < 0.2 else encode_value(metadata, NEWEST)))
         if random.random() < 0.03:
             before = transactions_of(state)
             state.clean()
