@@ -30,6 +30,7 @@ BYTES_PER_PARTITION_MIN = 1 << 10
 DECOMPRESSED_PER_PARTITION_DEFAULT = 1 << 30
 RETRY_TIMEOUT_MS_DEFAULT = 120_000
 TRIGGER_DELAY_MS_DEFAULT = 15 * 60_000
+SHARED_TASK_BYTES_DEFAULT = 1 << 20
 MEMORY_PER_TASK_DEFAULT = 256 << 20
 MEMORY_PER_TASK_MIN = 8 << 20
 EARLIEST = -2  # as in the JSON of Spark's Kafka connector
@@ -57,7 +58,10 @@ _NAMES = (
     "failOnDataLoss",
     "retryTimeoutMs",
 )
-_TRIGGER_NAMES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_TRIGGER_NAMES = (
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
+    "minBytesPerPartition",
+)  # fmt: skip
 _GROUP_NAMES = ("commitToGroup", "commitBootstrap")
 _STREAM_NAMES = (*_TRIGGER_NAMES, *_GROUP_NAMES)
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
@@ -171,6 +175,7 @@ class StreamOptions:
     offsets_min: int | None = None  # fewer wait for more, for `trigger_delay_ms` at most
     trigger_delay_ms: int = TRIGGER_DELAY_MS_DEFAULT
     bytes_max: int | None = None  # stored bytes of a micro-batch
+    shared_task_bytes: int = SHARED_TASK_BYTES_DEFAULT  # until then small ranges share a task
     group: str | None = None  # gets the offsets of finished micro-batches
     group_bootstrap: tuple[str, ...] = ()  # Kafka listeners, for commits
 
@@ -238,6 +243,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         bytes_max=None
         if "maxBytesPerTrigger" not in given
         else _bytes(given, "maxBytesPerTrigger", 0, BYTES_PER_PARTITION_MIN),
+        shared_task_bytes=_bytes(given, "minBytesPerPartition", SHARED_TASK_BYTES_DEFAULT, 0),
         group=group,
         group_bootstrap=read.bootstrap
         if where is None

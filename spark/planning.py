@@ -41,6 +41,7 @@ from .options import (
 log = get(__name__)
 
 TASKS_MAX = 1_000_000
+RANGES_OF_TASK_MAX = 16  # each costs a call, and they are read one after the other
 
 Key = tuple[str, int]
 
@@ -261,6 +262,25 @@ def reach_task_min(
     for (key, part), share in zip(ranges, shares, strict=True):
         divided[key] += divide(part, share)
     return divided
+
+
+def share_tasks(
+    ranges: Iterable[PlannedRange], bytes_min: int, records_max: int | None
+) -> list[tuple[PlannedRange, ...]]:
+    """Tasks for small ranges: each takes ranges until they have about `bytes_min` stored bytes.  A task costs
+    Spark more than to read a small range does."""
+    tasks: list[tuple[PlannedRange, ...]] = []
+    held: tuple[PlannedRange, ...] = ()
+    size = offsets = 0
+    for part in ranges:
+        count = part.end - part.start
+        is_full = size >= bytes_min or len(held) == RANGES_OF_TASK_MAX
+        if held and (is_full or (records_max is not None and offsets + count > records_max)):
+            tasks.append(held)
+            held, size, offsets = (), 0, 0
+        held = (*held, part)
+        size, offsets = size + part.bytes_estimated, offsets + count
+    return [*tasks, held] if held else tasks
 
 
 def require_task_limit(option: str, tasks: int) -> None:

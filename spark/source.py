@@ -113,13 +113,14 @@ class TidegateReader(DataSourceReader):
             log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
         try:
             return [
-                RangePartition(part) for part in plan(client, self._options, reads_data=bool(self._columns))
+                RangePartition((part,))
+                for part in plan(client, self._options, reads_data=bool(self._columns))
             ]
         finally:
             client.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The range's records as Arrow batches, by offset.  In a task.  Raises ReadError when no node serves
+        """The task's records as Arrow batches, by offset.  In a task.  Raises ReadError when no node serves
         them, KafkaError for a batch that cannot be decoded."""
         return self._ranges.read(partition)
 

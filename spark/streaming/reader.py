@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ...runtime.logs import get
 from ..options import StreamOptions, client_security
+from ..planning import share_tasks
 from ..range_reader import RangePartition, RangeReader
 from .driver import StreamDriver
 from .group_commits import GroupCommits, kafka_committer
@@ -68,7 +69,12 @@ class TidegateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:  # after a restart Spark shows where the query was
             return []
         planned = self._on_driver().plan(from_json(start), from_json(end), reads_data=bool(self._columns))
-        return [RangePartition(part) for part in planned]
+        if self._options.read.partitions_min is not None:
+            return [RangePartition((part,)) for part in planned]
+        tasks = share_tasks(
+            planned, self._options.shared_task_bytes, self._options.read.partition_records_max
+        )
+        return [RangePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._ranges.read(partition)

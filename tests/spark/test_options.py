@@ -168,6 +168,7 @@ def test_the_limits_of_a_trigger() -> None:
     assert (given.offsets_max, given.offsets_min, given.trigger_delay_ms, given.bytes_max) == (
         1000, 10, 30_000, 64 << 20,
     )  # fmt: skip
+    assert (none.shared_task_bytes, stream(minBytesPerPartition="0").shared_task_bytes) == (1 << 20, 0)
     delays = {"250": 250, "250ms": 250, "2 min": 120_000, "15m": 900_000, "1H": 3_600_000, "1d": 86_400_000}
     for text, delay_ms in delays.items():
         assert stream(maxTriggerDelay=text).trigger_delay_ms == delay_ms

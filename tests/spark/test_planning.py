@@ -20,13 +20,16 @@ from tidegate.spark.options import (
     Topics,
 )
 from tidegate.spark.planning import (
+    RANGES_OF_TASK_MAX,
     FrozenRange,
+    PlannedRange,
     choose_partitions,
     freeze_range,
     limit_decompressed,
     limit_records,
     reach_task_min,
     require_all_named,
+    share_tasks,
 )
 
 KEY = ("flights", 0)
@@ -163,3 +166,33 @@ def test_tasks_without_number_are_refused_before_they_are_made() -> None:
         limit_records(endless, 1)
     with pytest.raises(OptionError, match="minPartitions would make"):
         reach_task_min({KEY: endless}, 1 << 40)
+
+
+def planned(*sizes: tuple[int, int]) -> list[PlannedRange]:
+    """Of partitions 0, 1, ...; each (offsets, stored bytes)."""
+    return [
+        PlannedRange("t", b"t" * 16, number, 100, 100 + offsets, size, None)
+        for number, (offsets, size) in enumerate(sizes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "records_max", "tasks"),
+    [
+        ([(10, 60), (10, 60), (10, 60)], None, [2, 1]),
+        ([(10, 100), (10, 1), (10, 1)], None, [1, 2]),
+        ([(10, 500), (10, 500)], None, [1, 1]),
+        ([(10, 1)] * 5, 20, [2, 2, 1]),
+        ([(90, 1), (10, 1)], 50, [1, 1]),
+        ([(1, 0)] * (RANGES_OF_TASK_MAX + 1), None, [RANGES_OF_TASK_MAX, 1]),
+        ([], None, []),
+    ],
+)
+def test_small_ranges_share_a_task(
+    sizes: list[tuple[int, int]], records_max: int | None, tasks: list[int]
+) -> None:
+    ranges = planned(*sizes)
+    shared = share_tasks(ranges, 100, records_max)
+    assert [len(task) for task in shared] == tasks
+    assert [part for task in shared for part in task] == ranges
+    assert share_tasks(ranges, 0, None) == [(part,) for part in ranges]
