@@ -54,11 +54,17 @@ class GroupOffsets:
     """The offsets of a shard's groups."""
 
     def __init__(
-        self, config: GroupConfig, offsets: OffsetStore, groups: Groups, batch_bytes_max: Callable[[], int]
+        self,
+        config: GroupConfig,
+        offsets: OffsetStore,
+        groups: Groups,
+        finalised_level: Callable[[], int],
+        batch_bytes_max: Callable[[], int],
     ) -> None:
         self.config = config
         self.offsets = offsets
         self._groups = groups
+        self._finalised_level = finalised_level
         self._batch_bytes_max = batch_bytes_max
         self._deleted_topics: dict[str, int] = {}
         self._next_expiration_scan_ms = -1
@@ -100,7 +106,7 @@ class GroupOffsets:
             self._check_classic_committer(event, context.now_ms)
         expire_ms = context.now_ms + event.retention_ms if event.retention_ms >= 0 else -1
         written, errors = offset_records(
-            event.group_id, event.offsets, self.config, context.now_ms, expire_ms
+            event.group_id, event.offsets, self.config, context.now_ms, expire_ms, self._finalised_level()
         )
         return WriteOffsets(written, OffsetsReply(errors))
 
@@ -149,7 +155,9 @@ class GroupOffsets:
         self._require_allowed(
             self._groups.state_of(event.group_id), GroupRequest.COMMIT_TRANSACTION, event.group_id
         )
-        written, errors = offset_records(event.group_id, event.offsets, self.config, context.now_ms, -1)
+        written, errors = offset_records(
+            event.group_id, event.offsets, self.config, context.now_ms, -1, self._finalised_level()
+        )
         producer = ProducerIdentity(event.producer_id, event.producer_epoch)
         return WriteOffsets(written, OffsetsReply(errors), producer, event.guard)
 

@@ -30,6 +30,7 @@ from .consumer import validation as consumer_validation
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, TopicCatalog
 from .consumer.group import Draft
 from .consumer.groups import ConsumerGroups, GroupTimeouts, NoTopics
+from .consumer.records import CLASSIC_TAG, FIELDS_STORED_FROM, RecordKind
 from .consumer.refusals import check_heartbeat
 from .consumer.state import JOINING_EPOCH
 from .consumer.validation import NO_EPOCHS, Epochs, epochs_of, succession_violations
@@ -55,7 +56,7 @@ class Groups:
         config: GroupConfig,
         offsets: OffsetStore,
         catalog: TopicCatalog | None,
-        knows_classic_members: Callable[[], bool],
+        finalised_level: Callable[[], int],
         group_timeouts: GroupTimeouts,
         batch_bytes_max: Callable[[], int],
     ) -> None:
@@ -63,11 +64,11 @@ class Groups:
         those of `GroupShard`."""
         self.config = config
         self.classic: dict[str, ClassicGroup] = {}
-        self.consumers = ConsumerGroups(config.consumer, catalog, group_timeouts)
+        self.consumers = ConsumerGroups(config.consumer, catalog, group_timeouts, finalised_level)
         self.silences = silence.Silences()
         self._offsets = offsets
         self._catalog: TopicCatalog = catalog or NoTopics()
-        self._knows_classic_members = knows_classic_members
+        self._finalised_level = finalised_level
         self._batch_bytes_max = batch_bytes_max
         self._is_live = False
         self._deadlines: dict[str, int] = {}
@@ -178,7 +179,7 @@ class Groups:
             return self.silences.left(
                 group.group_id, [name for name in change.removed if name in group.stored_members], now_ms
             )
-        value = records.encode_group_value(group.to_value(now_ms, change.assignment))
+        value = records.encode_group_value(group.to_value(now_ms, change.assignment), self._finalised_level())
         generation = CoordinatorRecord(records.encode_group_key(group.group_id), value)
         return [generation, *self.silences.forget_all_but(group.group_id, group.members)]
 
@@ -213,11 +214,16 @@ class Groups:
 
     # --- both protocols in one group (migration.py) ---------------------------------------------------------
 
+    def _knows_classic_members(self) -> bool:
+        """Whether every node that may coordinate supports classic members in consumer groups."""
+        stored_from = FIELDS_STORED_FROM[RecordKind.MEMBER, CLASSIC_TAG]
+        return stored_from is None or stored_from <= self._finalised_level()
+
     def _classic_member(
         self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, context: Context
     ) -> GroupOutcome:
         """A request of a classic member to a consumer group."""
-        draft = Draft(self.consumers.groups[event.group_id])
+        draft = self.consumers.draft(self.consumers.groups[event.group_id])
         reply: GroupReply | KafkaError
         notes_removed = (
             []
@@ -255,9 +261,8 @@ class Groups:
         if may and migration.may_downgrade(self.config, group, self._batch_bytes_max()):
             present = self.consumers.groups[group_id]
             made = migration.downgraded(group, group.epoch if joined else present.epoch, now_ms)
-            value = CoordinatorRecord(
-                records.encode_group_key(group_id), records.encode_group_value(made.to_value(now_ms, None))
-            )
+            generation = records.encode_group_value(made.to_value(now_ms, None), self._finalised_level())
+            value = CoordinatorRecord(records.encode_group_key(group_id), generation)
             notes = self.silences.forget_all_but(group_id, made.members)
             if not joined:  # by these notes a next coordinator knows that the other members must join again
                 notes += self.silences.left(group_id, present.members.keys() - made.members.keys(), now_ms)
@@ -287,7 +292,9 @@ class Groups:
             and self.config.migration_policy.goes_up
             and self._knows_classic_members()
         ):
-            converted = migration.upgraded(group, self._catalog, self.config.consumer.max_size)
+            converted = migration.upgraded(
+                group, self._catalog, self.config.consumer.max_size, self._finalised_level()
+            )
             classic = False
         draft, reply = self.consumers.heartbeat(event, context, classic=classic, converted=converted)
         if converted is not None and group is not None:

@@ -38,14 +38,14 @@ STICKY_ASSIGNORS: Final = frozenset({"sticky", "cooperative-sticky"})
 already."""
 
 
-def upgraded(group: ClassicGroup, catalog: TopicCatalog, size_max: int) -> Draft:
-    """The consumer group that a classic group with members becomes.  Raises GROUP_ID_NOT_FOUND where it
-    cannot."""
+def upgraded(group: ClassicGroup, catalog: TopicCatalog, size_max: int, level: int) -> Draft:
+    """The consumer group that a classic group with members becomes; `level`: the finalised one.  Raises
+    GROUP_ID_NOT_FOUND where it cannot."""
     if group.members and group.protocol_type != PROTOCOL_TYPE:
         raise _cannot(group, "the group does not use the consumer embedded protocol")
     if len(group.members) > size_max:
         raise _cannot(group, "the group size exceeds the consumer group maximum size")
-    draft = Draft(ConsumerGroup(group.group_id))
+    draft = Draft(ConsumerGroup(group.group_id), level)
     epoch, names = group.generation, set[str]()
     try:
         for member in group.members.values():

@@ -29,7 +29,12 @@ class CommittedOffset(NamedTuple):
 
 
 def offset_records(
-    group_id: str, offsets: Iterable[OffsetToCommit], config: GroupConfig, now_ms: int, expire_ms: int
+    group_id: str,
+    offsets: Iterable[OffsetToCommit],
+    config: GroupConfig,
+    now_ms: int,
+    expire_ms: int,
+    level: int,
 ) -> tuple[list[CoordinatorRecord], dict[TopicPartition, ErrorCode]]:
     """The records of a commit, and the error code for each partition."""
     written: list[CoordinatorRecord] = []
@@ -42,7 +47,7 @@ def offset_records(
         errors[topic_partition] = ErrorCode.NONE
         value = OffsetValue(offset.offset, offset.leader_epoch, offset.metadata, now_ms, expire_ms)
         key = encode_offset_key(group_id, offset.topic, offset.partition)
-        written.append(CoordinatorRecord(key, encode_offset_value(value)))
+        written.append(CoordinatorRecord(key, encode_offset_value(value, level)))
     return written, errors
 
 

@@ -39,6 +39,7 @@ from .events import (
 )
 from .group_offsets import GroupOffsets
 from .groups import Groups
+from .levels import NEWEST_LEVEL
 from .offsets import OffsetStore
 
 
@@ -49,20 +50,20 @@ class GroupShard:
         self,
         config: GroupConfig,
         catalog: TopicCatalog | None = None,
-        knows_classic_members: Callable[[], bool] = lambda: True,
+        finalised_level: Callable[[], int] = lambda: NEWEST_LEVEL,
         group_timeouts: GroupTimeouts = lambda _group_id: (None, None),
         batch_bytes_max: Callable[[], int] = lambda: BATCH_BYTES_MAX,
     ) -> None:
         """`catalog` has the topics at least as of this election; without a catalog there are no topics, and
-        none counts as deleted. `knows_classic_members()`: whether every node that may coordinate supports
-        classic members in consumer groups. `group_timeouts`: see `ConsumerGroups`.  `batch_bytes_max()`: the
+        none counts as deleted. `finalised_level()`: that of `tidegate.metadata.version`; what came
+        with a later one is not written.  `group_timeouts`: see `ConsumerGroups`.  `batch_bytes_max()`: the
         largest batch that the log takes now."""
         self.config = config
         self.offsets = OffsetStore()
-        self.groups = Groups(
-            config, self.offsets, catalog, knows_classic_members, group_timeouts, batch_bytes_max
+        self.groups = Groups(config, self.offsets, catalog, finalised_level, group_timeouts, batch_bytes_max)
+        self._group_offsets = GroupOffsets(
+            config, self.offsets, self.groups, finalised_level, batch_bytes_max
         )
-        self._group_offsets = GroupOffsets(config, self.offsets, self.groups, batch_bytes_max)
         self._catalog = catalog
         self._batch_bytes_max = batch_bytes_max
 

@@ -229,7 +229,7 @@ class GroupCoordination:
             lambda partition, _epoch: GroupShard(
                 self._config,
                 self._topics,
-                self._knows_classic_members,
+                self._finalised_level,
                 self._group_timeouts,
                 partial(state_log.batch_bytes_max, partition),
             ),
@@ -283,8 +283,8 @@ class GroupCoordination:
         session, interval = own.get(CONSUMER_SESSION), own.get(CONSUMER_HEARTBEAT)
         return None if session is None else int(session), None if interval is None else int(interval)
 
-    def _knows_classic_members(self) -> bool:
-        return metadata_level(self._cluster.state.features) >= RESOURCES_LEVEL
+    def _finalised_level(self) -> int:
+        return metadata_level(self._cluster.state.features)
 
     def _patterns_in_use(self) -> Iterable[str]:
         return {
@@ -299,7 +299,7 @@ class GroupCoordination:
         that the pattern matches.  The shard itself rejects a pattern that is not valid.  Raises
         INVALID_REGULAR_EXPRESSION for a pattern that a coordinator of an older version, to which the group
         may move, cannot read."""
-        if not self._knows_classic_members() and not is_former_pattern(pattern):
+        if self._finalised_level() < RESOURCES_LEVEL and not is_former_pattern(pattern):
             message = (
                 f"{pattern!r} cannot be used before the cluster's upgrade is finished: `tidegate "
                 "features upgrade`"

@@ -27,6 +27,10 @@ from tidegate.controller.state.model import (
     metadata_level,
     name_of_metadata_level,
 )
+from tidegate.coordinator.group.classic import state as classic_state
+from tidegate.coordinator.group.classic.records import VERSIONS_STORED_FROM
+from tidegate.coordinator.group.consumer import records as consumer_records
+from tidegate.coordinator.group.consumer import state as consumer_state
 from tidegate.coordinator.transaction.records import FIELDS_STORED_FROM
 from tidegate.coordinator.transaction.state import PROPERTIES
 from tidegate.proto import controller_pb2 as rpc
@@ -386,6 +390,9 @@ BROUGHT = {
             "EMPTY", "ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT", "COMPLETE_COMMIT", "COMPLETE_ABORT",
         )),
         *(f"tag {tag} of a transaction" for tag in (0, 1, 2, 100, 101)),
+        *(f"member is {name}" for name in ("STABLE", "UNREVOKED_PARTITIONS", "UNRELEASED_PARTITIONS")),
+        "classic group is EMPTY", "classic group is STABLE", "OffsetCommitValue 1", "OffsetCommitValue 3",
+        "GroupMetadataValue 3",
     },
     2: {
         "unregister_broker", "PartitionChange.adding", "PartitionChange.replicas", "PartitionChange.target",
@@ -405,7 +412,7 @@ BROUGHT = {
         "remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable",
         "ChangeResourceConfig.name", "ChangeResourceConfig.remove", "ChangeResourceConfig.resource_type",
         "ChangeResourceConfig.set", "ClusterSnapshot.resource_configs", "ResourceConfigRecord.config",
-        "ResourceConfigRecord.name", "ResourceConfigRecord.resource_type",
+        "ResourceConfigRecord.name", "ResourceConfigRecord.resource_type", "tag 0 of MEMBER",
     },
 }  # fmt: skip
 """What each level that a release has brought: operations, settings, values, states and fields of a
@@ -423,6 +430,13 @@ def test_nothing_new_gets_a_level_that_a_release_has() -> None:
     levels |= {f"ineligible: {reason.label}": reason.level for reason in Ineligible}
     levels |= {f"transaction is {state.name}": each.stored_from for state, each in PROPERTIES.items()}
     levels |= {f"tag {tag} of a transaction": level for tag, level in FIELDS_STORED_FROM.items()}
+    levels |= {f"member is {state.name}": level for state, level in consumer_state.STORED_FROM.items()}
+    levels |= {f"classic group is {state.name}": level for state, level in classic_state.STORED_FROM.items()}
+    levels |= {
+        f"tag {tag} of {kind.name}": level
+        for (kind, tag), level in consumer_records.FIELDS_STORED_FROM.items()
+    }
+    levels |= {f"{what} {version}": level for (what, version), level in VERSIONS_STORED_FROM.items()}
     for level in range(1, RELEASED_LEVEL + 1):
         found = {name for name, its in levels.items() if its == level}
         advice = f"what is new gets the level after RELEASED_LEVEL, {RELEASED_LEVEL + 1}"

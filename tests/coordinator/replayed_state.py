@@ -38,10 +38,11 @@ REPLAYED: dict[type, set[str]] = {
 VOLATILE: dict[type, set[str]] = {
     GroupShard: {"config", "_group_offsets", "_catalog", "_batch_bytes_max"},
     GroupOffsets: {
-        "config", "offsets", "_groups", "_batch_bytes_max", "_deleted_topics", "_next_expiration_scan_ms",
+        "config", "offsets", "_groups", "_finalised_level", "_batch_bytes_max", "_deleted_topics",
+        "_next_expiration_scan_ms",
     },
     Groups: {
-        "config", "_offsets", "_catalog", "_knows_classic_members", "_batch_bytes_max", "_is_live",
+        "config", "_offsets", "_catalog", "_finalised_level", "_batch_bytes_max", "_is_live",
         "_deadlines", "_downgrades", "_validated",
     },
     # the members of a rebalance, of which `generation_of` has those that are stored
@@ -50,7 +51,7 @@ VOLATILE: dict[type, set[str]] = {
         "pending_members", "unsynced", "join_deadline_ms", "sync_deadline_ms", "initial_window_ms",
         "joined_in_window",
     },
-    ConsumerGroups: {"config", "_group_timeouts", "_catalog", "_volatile", "_deadlines"},
+    ConsumerGroups: {"config", "_group_timeouts", "_finalised_level", "_catalog", "_volatile", "_deadlines"},
     Silences: {"_grace_periods", "_began_ms", "_next_ms"},
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from tidegate.coordinator.group.consumer.groups import ConsumerGroups
 from tidegate.coordinator.group.consumer.reconcile import reconcile
 from tidegate.coordinator.group.consumer.records import RecordKind
 from tidegate.coordinator.group.consumer.state import Action
+from tidegate.coordinator.group.levels import NEWEST_LEVEL
 from tidegate.coordinator.outcome import CoordinatorRecord
 from tidegate.coordinator.running_shard import TurnClock
 from tidegate.coordinator.runtime import CoordinatorRuntime
@@ -124,8 +125,8 @@ def test_state_beside_the_log_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     it."""
     draft = Draft.__init__
 
-    def in_place(self: Draft, group: ConsumerGroup) -> None:
-        draft(self, group)
+    def in_place(self: Draft, group: ConsumerGroup, level: int) -> None:
+        draft(self, group, level)
         self._copy = group
 
     monkeypatch.setattr(Draft, "__init__", in_place)
@@ -170,7 +171,7 @@ def test_losing_what_was_committed_is_noticed() -> None:
 
 def test_a_record_is_what_the_ablations_drop() -> None:
     """They would notice nothing if drafts did not keep records."""
-    draft = Draft(ConsumerGroup("g"))
+    draft = Draft(ConsumerGroup("g"), NEWEST_LEVEL)
     draft.write(RecordKind.GROUP, 1)
     assert len(draft.records) == 1
     assert isinstance(draft.records[0], CoordinatorRecord)

@@ -23,6 +23,7 @@ from tidegate.coordinator.group.consumer.records import (
     RecordKind,
 )
 from tidegate.coordinator.group.consumer.state import MemberState
+from tidegate.coordinator.group.levels import NEWEST_LEVEL
 from tidegate.coordinator.outcome import ReplayedRecord
 
 from . import group_fields
@@ -98,7 +99,7 @@ def group_of_two(**of_m: Any) -> Mixed:
         (RecordKind.CURRENT, "c", CurrentAssignment(7, 6, MemberState.UNRELEASED_PARTITIONS, owned(3))),
     ):
         key = records.encode_key(Key(kind, G, member_id))
-        groups.shard.replay(ReplayedRecord(0, 0, key, records.encode_value(kind, value)))
+        groups.shard.replay(ReplayedRecord(0, 0, key, records.encode_value(kind, value, NEWEST_LEVEL)))
     groups.shard.groups.consumers.watch(groups.group, "m", groups.now_ms)
     return groups
 

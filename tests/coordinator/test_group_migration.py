@@ -11,6 +11,7 @@ import struct
 from typing import Any
 
 import pytest
+from tidegate.controller.state.model import RESOURCES_LEVEL
 from tidegate.coordinator.batches import BATCH_BYTES_MAX
 from tidegate.coordinator.fields import FieldWriter
 from tidegate.coordinator.group import migration
@@ -43,6 +44,7 @@ from tidegate.coordinator.group.events import (
     OffsetFetch,
     OffsetToCommit,
 )
+from tidegate.coordinator.group.levels import NEWEST_LEVEL
 from tidegate.coordinator.group.policy import MigrationPolicy
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.silence import Silences
@@ -84,9 +86,14 @@ class Mixed(Consumers):
     batch_bytes_max = BATCH_BYTES_MAX
 
     def __init__(
-        self, *, policy: str = "bidirectional", knows: bool = True, log: MemoryLog | None = None, **kept: Any
+        self,
+        *,
+        policy: str = "bidirectional",
+        level: int = NEWEST_LEVEL,
+        log: MemoryLog | None = None,
+        **kept: Any,
     ) -> None:
-        self.policy, self.knows, self.labels = policy, knows, 0
+        self.policy, self.level, self.labels = policy, level, 0
         super().__init__(kept.pop("catalog", None), log=log, **kept)
 
     def make_shard(self, settings: GroupConfig) -> GroupShard:
@@ -96,7 +103,7 @@ class Mixed(Consumers):
             migration_policy=MigrationPolicy(self.policy),
         )
         return GroupShard(
-            settings, self.catalog, lambda: self.knows, batch_bytes_max=lambda: self.batch_bytes_max
+            settings, self.catalog, lambda: self.level, batch_bytes_max=lambda: self.batch_bytes_max
         )
 
     def classic(self, member_id: str = "m", owns: tuple[int, ...] = (), **fields: Any) -> Any:
@@ -317,11 +324,11 @@ def test_the_policy_says_which_migrations_are_allowed(policy: str, up: bool, dow
 
 
 def test_no_group_migrates_while_a_coordinator_may_be_of_an_older_version() -> None:
-    groups = Mixed(knows=False)
+    groups = Mixed(level=RESOURCES_LEVEL - 1)
     groups.stable_classic()
     assert code_of(groups.join("c")) is ErrorCode.GROUP_ID_NOT_FOUND
     assert groups.live("m", 1) is NONE
-    other = Mixed(knows=False)
+    other = Mixed(level=RESOURCES_LEVEL - 1)
     other.join("c")
     assert code_of(other.classic("", new_member_id="m")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
@@ -585,7 +592,7 @@ def test_a_classic_members_record_has_kafkas_bytes() -> None:
     classic = ClassicMember(30_000, (("range", subscription("t")),))
     member = MemberMetadata(None, None, "probe", "/127.0.0.1", ("t",), "", 60_000, None, classic)
     assert decode_value(RecordKind.MEMBER, data) == member
-    assert encode_value(RecordKind.MEMBER, member) == data
+    assert encode_value(RecordKind.MEMBER, member, RESOURCES_LEVEL) == data
 
 
 @pytest.mark.parametrize("cut", range(1, 30, 3))

@@ -31,6 +31,7 @@ from tidegate.coordinator.group.consumer.records import (
     RecordKind,
 )
 from tidegate.coordinator.group.consumer.state import MemberState
+from tidegate.coordinator.group.levels import NEWEST_LEVEL
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction.state import (
     FIRST_LEVEL,
@@ -363,7 +364,7 @@ def test_a_consumer_groups_record_survives_the_log(
     key = Key(kind, group_id, member_id if kind in consumer_records.ABOUT_A_MEMBER else "")
     assert consumer_records.decode_key(consumer_records.encode_key(key)) == key
     assert group_records.decode_key(consumer_records.encode_key(key)) is None  # none of the classic kinds
-    data = consumer_records.encode_value(kind, said)
+    data = consumer_records.encode_value(kind, said, NEWEST_LEVEL)
     assert consumer_records.decode_value(kind, data) == said
     for cut in range(2, len(data)):
         with pytest.raises(RecordFormatError):

@@ -246,7 +246,7 @@ class ClassicGroup:
             self.members[member.member_id] = member
             if member.group_instance_id is not None:
                 self.static_members[member.group_instance_id] = member.member_id
-        self.state = GroupState.STABLE if self.members else GroupState.EMPTY
+        self.state = value.state
 
     # --- views ----------------------------------------------------------------------------------------------
 

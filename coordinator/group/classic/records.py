@@ -10,14 +10,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ...fields import FieldReader, FieldWriter, RecordFormatError
+from ..levels import FIRST_LEVEL, require_level
+from .state import STORED_FROM, GroupState
 
 _OFFSET_KEY_VERSION = 1
 _GROUP_KEY_VERSION = 2
 _OFFSET_VALUE_VERSION = 3
 _GROUP_VALUE_VERSION = 3
+VERSIONS_STORED_FROM: Final[dict[tuple[str, int], int]] = {
+    ("OffsetCommitValue", 1): FIRST_LEVEL,
+    ("OffsetCommitValue", 3): FIRST_LEVEL,
+    ("GroupMetadataValue", 3): FIRST_LEVEL,
+}
+"""Version of a value -> the level from which on the shard writes it: a coordinator of an older version cannot
+load it."""
 _FLEXIBLE_FROM = 4
 _NEWEST = 4
 _INT16, _INT32, _INT64 = Struct(">h"), Struct(">i"), Struct(">q")
@@ -73,6 +82,11 @@ class GroupValue:
     leader: str | None
     state_timestamp_ms: int
     members: tuple[MemberValue, ...]
+
+    @property
+    def state(self) -> GroupState:
+        """The one in which a load finds the group."""
+        return GroupState.STABLE if self.members else GroupState.EMPTY
 
 
 def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
@@ -131,11 +145,19 @@ def _decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     return None
 
 
-def encode_offset_value(value: OffsetValue) -> bytes:
-    """Version 3; version 1 when the offset has an expiry of its own, as Kafka does (3 cannot hold it)."""
+def _writer(what: str, version: int, level: int) -> FieldWriter:
+    require_level(VERSIONS_STORED_FROM[what, version], level, what, version)
     writer = FieldWriter()
-    version = _OFFSET_VALUE_VERSION if value.expire_timestamp_ms < 0 else 1
     writer.int16(version)
+    return writer
+
+
+def encode_offset_value(value: OffsetValue, level: int = FIRST_LEVEL) -> bytes:
+    """Version 3; version 1 when the offset has an expiry of its own, as Kafka does (3 cannot hold it).
+    `level`: the finalised one.  Raises KafkaError UNSUPPORTED_VERSION for a version that is not written at
+    this level."""
+    version = _OFFSET_VALUE_VERSION if value.expire_timestamp_ms < 0 else 1
+    writer = _writer("OffsetCommitValue", version, level)
     writer.int64(value.offset)
     if version >= 3:
         writer.int32(value.leader_epoch)
@@ -171,9 +193,10 @@ def decode_offset_value(data: bytes) -> OffsetValue:
     return OffsetValue(offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms)
 
 
-def encode_group_value(value: GroupValue) -> bytes:
-    writer = FieldWriter()
-    writer.int16(_GROUP_VALUE_VERSION)
+def encode_group_value(value: GroupValue, level: int = FIRST_LEVEL) -> bytes:
+    """`level`: as of `encode_offset_value`; of the state, too."""
+    require_level(STORED_FROM[value.state], level, "a group that is", value.state.value)
+    writer = _writer("GroupMetadataValue", _GROUP_VALUE_VERSION, level)
     writer.string(value.protocol_type)
     writer.int32(value.generation)
     writer.string(value.protocol)

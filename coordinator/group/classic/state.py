@@ -13,6 +13,9 @@ counts as DEAD.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
+
+from ..levels import FIRST_LEVEL
 
 
 class GroupState(Enum):
@@ -35,6 +38,17 @@ VALID_PREVIOUS: dict[GroupState, frozenset[GroupState]] = {
     STABLE: frozenset({COMPLETING}),
     DEAD: frozenset({EMPTY}),
 }
+
+
+STORED_FROM: Final[dict[GroupState, int | None]] = {
+    EMPTY: FIRST_LEVEL,
+    PREPARING: None,
+    COMPLETING: None,
+    STABLE: FIRST_LEVEL,
+    DEAD: None,
+}
+"""State -> the level from which on the shard writes a generation that a load finds in it; None: no record
+says it."""
 
 
 class GroupRequest(Enum):

@@ -95,7 +95,7 @@ def join(
     consumers: ConsumerGroups, catalog: TopicCatalog, event: JoinGroup, context: Context
 ) -> tuple[Draft, JoinReply]:
     group = consumers.groups[event.group_id]
-    draft = Draft(group)
+    draft = consumers.draft(group)
     _check_protocols(group, event)
     before = _replaced_member(group, event)
     member_id = event.member_id or event.new_member_id
@@ -247,7 +247,7 @@ def leave(consumers: ConsumerGroups, event: LeaveGroup) -> tuple[Draft, LeaveRep
     """LeaveGroup: of a classic member, or of an administrator who removes static members of either protocol
     (KIP-345)."""
     group = consumers.groups[event.group_id]
-    draft = Draft(group)
+    draft = consumers.draft(group)
     results: list[tuple[LeavingMember, ErrorCode]] = []
     leaving: set[str] = set()
     for each in event.members:

@@ -201,10 +201,12 @@ class ConsumerGroup:
 
 class Draft:
     """The changes that one request makes to a group: each is applied to a copy, as `replay` will apply it,
-    and kept as a record. The group itself does not change; the copy is made at the first change."""
+    and kept as a record. The group itself does not change; the copy is made at the first change.  `level`:
+    the finalised one, by which a record may be refused (UNSUPPORTED_VERSION)."""
 
-    def __init__(self, group: ConsumerGroup) -> None:
+    def __init__(self, group: ConsumerGroup, level: int) -> None:
         self._present = group
+        self._level = level
         self._copy: ConsumerGroup | None = None
         self.records: list[CoordinatorRecord] = []
 
@@ -223,7 +225,7 @@ class Draft:
         if self._copy is None:
             self._copy = self._present.copy()
         self._copy.apply(key, value)
-        data = None if value is None else records.encode_value(key.kind, value)
+        data = None if value is None else records.encode_value(key.kind, value, self._level)
         self.records.append(CoordinatorRecord(records.encode_key(key), data))
 
     def write_targets(self, targets: Mapping[str, Partitions]) -> None:

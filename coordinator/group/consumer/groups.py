@@ -27,6 +27,7 @@ from uuid import UUID
 from ....wire.errors import ErrorCode, KafkaError
 from ...outcome import Context, CoordinatorRecord
 from ...silence import Silences
+from ..levels import NEWEST_LEVEL
 from . import records
 from .assignors import ASSIGNORS
 from .events import (
@@ -118,10 +119,12 @@ class ConsumerGroups:
         config: ConsumerGroupConfig,
         catalog: TopicCatalog | None = None,
         group_timeouts: GroupTimeouts = lambda _group_id: (None, None),
+        finalised_level: Callable[[], int] = lambda: NEWEST_LEVEL,
     ) -> None:
         """`group_timeouts(group_id)`: the session timeout and heartbeat interval of the group's own settings;
-        None where it has none."""
+        None where it has none.  `finalised_level()`: see `GroupShard`."""
         self.config = config
+        self._finalised_level = finalised_level
         self._group_timeouts = group_timeouts
         self.groups: dict[str, ConsumerGroup] = {}
         self._catalog: TopicCatalog = catalog or NoTopics()
@@ -134,6 +137,9 @@ class ConsumerGroups:
         interval_ms = self.config.heartbeat_interval_ms if interval_ms is None else interval_ms
         # One of the two may be the node's setting and not fit the group's.
         return MemberTimeouts(session_ms, min(interval_ms, max(1, session_ms // 2)))
+
+    def draft(self, group: ConsumerGroup) -> Draft:
+        return Draft(group, self._finalised_level())
 
     # --- replay ---------------------------------------------------------------------------------------------
 
@@ -233,7 +239,7 @@ class ConsumerGroups:
         # the group was deleted meanwhile, or the append of its first record failed
         if group is None or volatile is None:
             self._volatile.pop(event.group_id, None)
-            return Draft(group or ConsumerGroup(event.group_id))
+            return self.draft(group or ConsumerGroup(event.group_id))
         volatile.awaited = {
             name: awaited for name, awaited in volatile.awaited.items() if group.is_classic(name)
         }
@@ -259,7 +265,7 @@ class ConsumerGroups:
         deadline_ms = volatile.next_deadline_ms(context.now_ms)
         if deadline_ms is not None:
             self._deadlines[event.group_id] = deadline_ms
-        draft = Draft(group)
+        draft = self.draft(group)
         self.remove(draft, sorted(overdue))
         return draft
 
@@ -319,7 +325,7 @@ class ConsumerGroups:
             owned=event.owned,
             converted=None if converted is None else converted.group,
         )
-        draft = converted or Draft(self.groups.get(event.group_id) or ConsumerGroup(event.group_id))
+        draft = converted or self.draft(self.groups.get(event.group_id) or ConsumerGroup(event.group_id))
         before = draft.group.copy() if converted is not None else self.groups.get(event.group_id)
         if action in (Action.REMOVE, Action.KEEP_PLACE):
             return self._leave(draft, event, action)

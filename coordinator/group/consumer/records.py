@@ -16,15 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from ....controller.state.model import RESOURCES_LEVEL
 from ...fields import FieldReader, FieldWriter, RecordFormatError
+from ..levels import FIRST_LEVEL, require_level
 from .events import Partitions, TopicIdPartition, TopicShape
-from .state import MemberState
+from .state import STORED_FROM, MemberState
 
 _VERSION = 0
-_CLASSIC_TAG = 0
+CLASSIC_TAG: Final = 0
 
 
 class RecordKind(IntEnum):
@@ -37,6 +39,12 @@ class RecordKind(IntEnum):
     TARGET = 7
     CURRENT = 8
 
+
+FIELDS_STORED_FROM: Final[dict[tuple[RecordKind, int], int | None]] = {
+    (RecordKind.MEMBER, CLASSIC_TAG): RESOURCES_LEVEL,
+}
+"""Tag of a kind -> the level from which on the shard sets the field; None: at every level, because it does no
+harm that a coordinator of an older version loses it."""
 
 ABOUT_A_MEMBER = frozenset({RecordKind.MEMBER, RecordKind.TARGET, RecordKind.CURRENT})
 
@@ -118,7 +126,9 @@ def decode_key(data: bytes) -> Key | None:
     return key
 
 
-def encode_value(kind: RecordKind, value: Value) -> bytes:
+def encode_value(kind: RecordKind, value: Value, level: int = FIRST_LEVEL) -> bytes:
+    """`level`: the finalised one.  Raises KafkaError UNSUPPORTED_VERSION for a state, or a field, that is not
+    written at this level."""
     writer = FieldWriter(flexible=True)
     writer.int16(_VERSION)
     match value:
@@ -129,6 +139,7 @@ def encode_value(kind: RecordKind, value: Value) -> bytes:
         case MemberMetadata():
             _write_member(writer, value)
         case CurrentAssignment():
+            require_level(STORED_FROM[value.state], level, "a member that is", value.state.name)
             writer.int32(value.epoch)
             writer.int32(value.previous_epoch)
             writer.int8(value.state)
@@ -136,7 +147,10 @@ def encode_value(kind: RecordKind, value: Value) -> bytes:
             _write_partitions(writer, value.revoking)
         case frozenset():
             _write_partitions(writer, value)
-    writer.tags(_member_tags(value) if isinstance(value, MemberMetadata) else {})
+    tags = _member_tags(value) if isinstance(value, MemberMetadata) else {}
+    for tag in tags:
+        require_level(FIELDS_STORED_FROM[kind, tag], level, "tag", tag, "of", kind.name)
+    writer.tags(tags)
     return writer.finish()
 
 
@@ -163,8 +177,8 @@ def decode_value(kind: RecordKind, data: bytes) -> Value:
                 epoch, previous, state, _read_partitions(reader), _read_partitions(reader)
             )
     tags = reader.tags()
-    if isinstance(value, MemberMetadata) and _CLASSIC_TAG in tags:
-        value = replace(value, classic=_read_classic(tags[_CLASSIC_TAG]))
+    if isinstance(value, MemberMetadata) and CLASSIC_TAG in tags:
+        value = replace(value, classic=_read_classic(tags[CLASSIC_TAG]))
     reader.finish()
     return value
 
@@ -264,7 +278,7 @@ def _member_tags(member: MemberMetadata) -> dict[int, bytes]:
         writer.data(metadata)
         writer.tags({})
     writer.tags({})
-    return {_CLASSIC_TAG: writer.finish()}
+    return {CLASSIC_TAG: writer.finish()}
 
 
 def _read_classic(data: bytes) -> ClassicMember | None:

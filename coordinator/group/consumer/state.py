@@ -14,6 +14,9 @@ the last answer.
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from typing import Final
+
+from ..levels import FIRST_LEVEL
 
 JOINING_EPOCH = 0
 LEAVING_EPOCH = -1
@@ -26,6 +29,14 @@ class MemberState(IntEnum):
     STABLE = 0
     UNREVOKED_PARTITIONS = 1  # must revoke partitions before its epoch rises
     UNRELEASED_PARTITIONS = 2  # is at the target's epoch, but others still hold partitions of its target
+
+
+STORED_FROM: Final[dict[MemberState, int]] = {
+    MemberState.STABLE: FIRST_LEVEL,
+    MemberState.UNREVOKED_PARTITIONS: FIRST_LEVEL,
+    MemberState.UNRELEASED_PARTITIONS: FIRST_LEVEL,
+}
+"""State -> the level from which on the shard writes it: a coordinator of an older version cannot load it."""
 
 
 class ConsumerGroupState(Enum):
