@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
 import pytest
+from tidegate.node import assembly
+from tidegate.node.serving.grpc_callers import GrpcGuard
 from tidegate.node.serving.grpc_peers import ABOUT_ANOTHER_NODE, NodesOnly, refusal
 from tidegate.proto import admin_pb2, admin_pb2_grpc, controller_pb2_grpc
 from tidegate.proto import controller_pb2 as pb
@@ -17,6 +20,9 @@ from tidegate.runtime.grpc_tls import channel_credentials, node_credentials
 from tidegate.runtime.network import _GRPC_SERVER_OPTIONS, bind_grpc, grpc_channel, grpc_server
 from tidegate.runtime.tls import HANDSHAKE_S_MAX, MutualTls, TlsFiles
 from tidegate.tests.certificates import Authority
+from tidegate.tests.grpc_access import open_access
+
+from .test_configuration import loaded
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Controller"]
 OF_CALLER = ("RegisterBroker", "Heartbeat", "AlterPartitions", "AllocateProducerIds", "FollowMetadata")
@@ -162,3 +168,24 @@ def test_every_request_is_for_nodes_and_bound_to_its_caller(method: str) -> None
         request.node_id = 3
         assert refusal(["node-2"], request, names_caller=names_caller) is not None
         assert refusal(["node-2", "node-3"], request, names_caller=names_caller) is None
+
+
+@pytest.mark.parametrize(
+    ("certificates", "guards"), [(None, [GrpcGuard]), ("of the nodes", [GrpcGuard, NodesOnly])]
+)
+def test_the_services_of_a_node_stand_behind_their_guards(
+    monkeypatch: pytest.MonkeyPatch, certificates: object, guards: list[type]
+) -> None:
+    """The controller's service may be one of them."""
+    made: list[object] = []
+
+    def server(_options: object, interceptors: list[object], **_limits: object) -> Any:
+        made.extend(interceptors)
+        return SimpleNamespace(add_generic_rpc_handlers=lambda _: None)
+
+    monkeypatch.setattr(assembly, "grpc_server", server)
+    foundation: Any = SimpleNamespace(
+        configuration=loaded(), certificates=SimpleNamespace(controllers=certificates)
+    )
+    assembly._grpc_server(foundation, open_access())
+    assert [type(each) for each in made] == guards
