@@ -152,9 +152,7 @@ class GroupOffsets:
         ):
             group.check_member(event.member_id, event.group_instance_id)
             group.check_generation(event.generation)
-        self._require_allowed(
-            self._groups.state_of(event.group_id), GroupRequest.COMMIT_TRANSACTION, event.group_id
-        )
+        self._act(GroupRequest.COMMIT_TRANSACTION, event.group_id)
         written, errors = offset_records(
             event.group_id, event.offsets, self.config, context.now_ms, -1, self._finalised_level()
         )
@@ -169,23 +167,17 @@ class GroupOffsets:
             member = group.check_member(event.member_id, event.group_instance_id)
             group.check_generation(event.generation)
             member.session_deadline_ms = max(member.session_deadline_ms, now_ms + member.session_timeout_ms)
-        self._require_allowed(self._groups.state_of(event.group_id), request, event.group_id)
+        self._act(request, event.group_id)
 
-    def _require_allowed(self, state: GroupState, request: GroupRequest, group_id: str) -> GroupAction:
-        action = RULES[(state, request)]
-        error = rebalance.refusal(action, group_id)
-        if error is not None:
-            raise error
-        return action
+    def _act(self, request: GroupRequest, group_id: str) -> GroupAction:
+        return rebalance.act(self._groups.state_of(group_id), request, group_id)
 
     # --- fetching -------------------------------------------------------------------------------------------
 
     def fetch(self, event: OffsetFetch) -> GroupOutcome:
-        if (
-            event.member_id is not None
-            and event.member_epoch >= 0
-            and self._groups.is_consumer_kind(event.group_id)
-        ):
+        if not self._groups.is_consumer_kind(event.group_id):
+            self._act(GroupRequest.FETCH_OFFSETS, event.group_id)
+        elif event.member_id is not None and event.member_epoch >= 0:
             self._groups.consumers.judge(
                 MemberRequest.FETCH_OFFSETS, event.group_id, event.member_id, event.member_epoch
             )
@@ -219,7 +211,7 @@ class GroupOffsets:
         """A bounded number of tombstones at a time, like `_topics_deleted`; the caller gets its answer after
         the last."""
         if not self._groups.is_consumer_kind(group_id):
-            self._require_allowed(self._groups.state_of(group_id), GroupRequest.DELETE_GROUP, group_id)
+            self._act(GroupRequest.DELETE_GROUP, group_id)
         elif self._groups.has_consumers(group_id):
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id} has members")
         if self.offsets.undecided(group_id):
@@ -234,9 +226,7 @@ class GroupOffsets:
     def delete_offsets(self, event: DeleteOffsets) -> GroupOutcome:
         group, action = self._groups.classic.get(event.group_id), GroupAction.DELETE_OFFSETS
         if not self._groups.is_consumer_kind(event.group_id):
-            action = self._require_allowed(
-                self._groups.state_of(event.group_id), GroupRequest.DELETE_OFFSETS, event.group_id
-            )
+            action = self._act(GroupRequest.DELETE_OFFSETS, event.group_id)
         in_use: set[str] | None = set()  # None: the subscriptions cannot be read, so any topic may be in use
         if group is not None and action is GroupAction.DELETE_UNREAD_OFFSETS:
             if group.protocol_type != "consumer":

@@ -24,7 +24,7 @@ from .classic import validation as classic_validation
 from .classic.events import Acknowledged, Heartbeat, JoinGroup, LeaveGroup, LeaveReply, SyncGroup
 from .classic.membership import FOREVER_MS, ClassicGroup
 from .classic.rebalance import Change
-from .classic.state import GroupState
+from .classic.state import GroupRequest, GroupState
 from .consumer import classic_members
 from .consumer import validation as consumer_validation
 from .consumer.events import ConsumerGroupHeartbeat, ConsumerGroupTimer, TopicCatalog
@@ -385,10 +385,10 @@ class Groups:
         return Reply(ListGroupsReply(tuple(each for each in listings if views.is_wanted(each, event))))
 
     def describe(self, group_id: str) -> GroupOutcome:
-        group, problem = self.classic.get(group_id), ""
+        group, problem, state = self.classic.get(group_id), "", self.state_of(group_id)
+        rebalance.act(state, GroupRequest.DESCRIBE, group_id)
         if group is not None:
             return Reply(views.description(group))
-        state = self.state_of(group_id)
         # not a classic group: DescribeGroups answers as for an unknown one
         if self.is_consumer_kind(group_id):
             state, problem = GroupState.DEAD, f"Group {group_id} is not a classic group."

@@ -6,19 +6,28 @@ names each `match` that has no arm for it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, get_args
 
 import pytest
 from tidegate.chaos.sim.transactions.faults import TV1
 from tidegate.chaos.sim.transactions.world import World as TransactionWorld
-from tidegate.coordinator.group.classic.events import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from tidegate.coordinator.group.classic.events import (
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    SyncGroup,
+)
 from tidegate.coordinator.group.classic.state import GroupRequest
 from tidegate.coordinator.group.consumer.events import (
     ConsumerGroupHeartbeat,
     ConsumerGroupTimer,
     DescribeConsumerGroup,
 )
+from tidegate.coordinator.group.consumer.group import NOTHING
 from tidegate.coordinator.group.consumer.state import MemberRequest
 from tidegate.coordinator.group.events import (
     DeleteGroup,
@@ -36,19 +45,23 @@ from tidegate.coordinator.group.events import (
     group_ids_of,
 )
 from tidegate.coordinator.group.shard import GroupShard
+from tidegate.coordinator.outcome import Context
 from tidegate.coordinator.transaction import events as transaction
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import Stimulus
 from tidegate.coordinator.transaction.validation import transactional_ids_of
+from tidegate.wire.errors import KafkaError
 
+from .consumer_group_driver import G
 from .consumer_group_simulator import World as GroupWorld
+from .test_group_migration import ONE, Mixed, settled, subscription
 
 C, M, T = GroupRequest, MemberRequest, Stimulus
 MEMBERS = (M.JOIN, M.HEARTBEAT, M.LEAVE, M.LEAVE_FOR_A_WHILE)
 
 GROUP_ROWS: dict[type, tuple[tuple[GroupRequest, ...], tuple[MemberRequest, ...]]] = {
-    # event: its rows in a classic group, its rows in a consumer group.  Timers and lists have none; the
-    # classic protocol inside of a consumer group has a table of its own (`test_classic_members_table.py`).
+    # event: its rows of classic groups, its rows of consumer groups.  The classic protocol inside of a
+    # consumer group has a table of its own (`test_classic_members_table.py`).
     JoinGroup: ((C.JOIN_NEW, C.JOIN_KNOWN), ()),
     SyncGroup: ((C.SYNC,), ()),
     Heartbeat: ((C.HEARTBEAT,), ()),
@@ -89,6 +102,107 @@ def test_every_event_has_its_rows_and_every_row_an_event() -> None:
     assert {row for _, rows in GROUP_ROWS.values() for row in rows} == set(MemberRequest)
     assert TRANSACTION_ROWS.keys() == set(get_args(transaction.TransactionEvent))
     assert {row for rows in TRANSACTION_ROWS.values() for row in rows} == set(Stimulus)
+
+
+# --- the rows that an event looks up ------------------------------------------------------------------------
+
+
+def preparing(groups: Mixed) -> None:
+    groups.stable_classic()
+    groups.classic("", new_member_id="n")
+
+
+def left(groups: Mixed) -> None:
+    groups.stable_classic()
+    groups.leave("m")
+    groups.ask(OffsetCommit(G, ONE))
+
+
+def consumers_left(groups: Mixed) -> None:
+    groups.join("c")
+    groups.beat("c", -1)
+
+
+GROUPS: dict[str, Callable[[Mixed], object]] = {
+    "none": lambda _groups: None,
+    "classic, completing": lambda groups: groups.classic("", new_member_id="m"),
+    "classic, stable": lambda groups: groups.stable_classic(),
+    "classic, preparing": preparing,
+    "classic, empty": left,
+    "consumers, and a classic member": settled,
+    "consumers, empty": consumers_left,
+}
+PROTOCOLS = (("range", subscription("flights")),)
+CALLERS = (("m", 1), ("m", 2), ("c", 2), ("", -1))
+"""Member ids with their generations, or epochs."""
+PLAYED: dict[type, tuple[GroupEvent, ...]] = {
+    # each is asked of each group
+    JoinGroup: tuple(
+        JoinGroup(G, name, None, "c", "/h", 30_000, 60_000, "consumer", PROTOCOLS, "new", False)
+        for name in ("", "m", "c")
+    ),
+    SyncGroup: tuple(SyncGroup(G, generation, name) for name, generation in CALLERS),
+    Heartbeat: tuple(Heartbeat(G, generation, name) for name, generation in CALLERS),
+    LeaveGroup: tuple(LeaveGroup(G, (LeavingMember(name),)) for name in ("m", "c")),
+    ConsumerGroupHeartbeat: tuple(
+        ConsumerGroupHeartbeat(
+            G,
+            "c",
+            epoch,
+            "i" if epoch == -2 else None,
+            rebalance_timeout_ms=9,
+            topic_names=("t",),
+            owned=NOTHING,
+        )
+        for epoch in (0, 2, -1, -2)
+    ),
+    OffsetCommit: tuple(OffsetCommit(G, ONE, epoch, name) for name, epoch in CALLERS),
+    TxnOffsetCommit: tuple(TxnOffsetCommit(G, 7, 0, ONE, epoch, name) for name, epoch in CALLERS),
+    OffsetFetch: tuple(OffsetFetch(G, None, member_id=name or None, member_epoch=at) for name, at in CALLERS),
+    DeleteOffsets: (DeleteOffsets(G, (("flights", 0),)),),
+    DeleteGroup: (DeleteGroup(G),),
+    DescribeGroup: (DescribeGroup(G),),
+    ExpireOffsets: (ExpireOffsets((G,)),),
+    DescribeConsumerGroup: (DescribeConsumerGroup(G),),
+    ListGroups: (ListGroups(),),
+    TopicsDeleted: (TopicsDeleted(frozenset({"flights"})),),
+    GroupTimer: (GroupTimer(G),),
+    ConsumerGroupTimer: (ConsumerGroupTimer(G),),
+    SilenceTimer: (SilenceTimer(),),
+}
+
+
+class Noting(dict[tuple[Any, Any], Any]):
+    """A table that notes the rows which are looked up."""
+
+    def __init__(self, table: dict[tuple[Any, Any], Any], rows: set[Any]) -> None:
+        super().__init__(table)
+        self.rows = rows
+
+    def __getitem__(self, pair: tuple[Any, Any]) -> Any:
+        self.rows.add(pair[1])
+        return super().__getitem__(pair)
+
+
+@pytest.mark.parametrize("event_type", get_args(GroupEvent), ids=lambda event_type: event_type.__name__)
+def test_an_event_looks_up_its_rows_and_no_others(event_type: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without rows it looks up none: what it does is the same in each state, or has another table."""
+    rows = set[Any]()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tidegate.coordinator.group.") and hasattr(module, "RULES"):
+            monkeypatch.setattr(module, "RULES", Noting(module.RULES, rows))
+    found = set[Any]()
+    for make in GROUPS.values():
+        for event in PLAYED[event_type]:
+            groups = Mixed()
+            make(groups)
+            rows.clear()
+            for now_ms in (groups.now_ms, groups.now_ms + 120_000):  # all deadlines are over then
+                with suppress(KafkaError):
+                    groups.shard.handle(event, Context(now_ms, 99, 1, 99))
+            found |= rows
+    declared = {row for of_kind in GROUP_ROWS[event_type] for row in of_kind}
+    assert found == declared, "GROUP_ROWS says by which rows it is judged"
 
 
 SENT = {

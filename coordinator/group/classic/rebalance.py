@@ -59,9 +59,10 @@ def refusal(action: GroupAction, group_id: str) -> KafkaError | None:
     return None if code is None else KafkaError(code, f"group {group_id}: {action.value}")
 
 
-def _act(group: ClassicGroup, request: GroupRequest) -> GroupAction:
-    action = RULES[(group.state, request)]
-    error = refusal(action, group.group_id)
+def act(state: GroupState, request: GroupRequest, group_id: str) -> GroupAction:
+    """The table's action.  Raises KafkaError when it rejects."""
+    action = RULES[(state, request)]
+    error = refusal(action, group_id)
     if error is not None:
         raise error
     return action
@@ -129,7 +130,7 @@ def _add_member(
     config: ClassicGroupConfig,
     change: Change,
 ) -> None:
-    action = _act(group, GroupRequest.JOIN_NEW)
+    action = act(group.state, GroupRequest.JOIN_NEW, group.group_id)
     member = Member(
         member_id,
         event.group_instance_id,
@@ -155,7 +156,7 @@ def _rejoin(
     group: ClassicGroup, event: JoinGroup, token: int, now_ms: int, config: ClassicGroupConfig, change: Change
 ) -> None:
     member = group.check_member(event.member_id, event.group_instance_id)
-    action = _act(group, GroupRequest.JOIN_KNOWN)
+    action = act(group.state, GroupRequest.JOIN_KNOWN, group.group_id)
     changed = member.protocols != event.protocols
     is_leader = group.leader == member.member_id
     if action is GroupAction.REBALANCE_IF_CHANGED and not changed:
@@ -353,7 +354,7 @@ def sync(group: ClassicGroup, event: SyncGroup, token: int, now_ms: int, change:
             message = f"group {group.group_id} agreed on {present}, not {said}"
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
     member.session_deadline_ms = now_ms + member.session_timeout_ms
-    action = _act(group, GroupRequest.SYNC)
+    action = act(group.state, GroupRequest.SYNC, group.group_id)
     group.unsynced.discard(member.member_id)
     if action is GroupAction.ANSWER_ASSIGNMENT:
         change.reply = SyncReply(group.protocol_type, group.protocol, member.assignment)
@@ -379,7 +380,7 @@ def heartbeat(group: ClassicGroup, event: Heartbeat, now_ms: int, change: Change
     member = group.check_member(event.member_id, event.group_instance_id)
     group.check_generation(event.generation)
     member.session_deadline_ms = now_ms + member.session_timeout_ms
-    _act(group, GroupRequest.HEARTBEAT)
+    act(group.state, GroupRequest.HEARTBEAT, group.group_id)
     change.reply = Acknowledged()
 
 
@@ -408,7 +409,7 @@ def _leave_one(
     if not member_id and leaving.group_instance_id is not None:
         member_id = group.static_members.get(leaving.group_instance_id, "")
     member = group.check_member(member_id, leaving.group_instance_id)
-    _act(group, GroupRequest.LEAVE)
+    act(group.state, GroupRequest.LEAVE, group.group_id)
     remove_member(group, member.member_id, now_ms, config, change)
 
 
