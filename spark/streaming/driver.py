@@ -38,7 +38,7 @@ from .triggers import (
     Seen,
     available,
     behind,
-    covers,
+    covered,
     end_within_bytes,
     is_delayed,
     lag_metrics,
@@ -160,8 +160,7 @@ class StreamDriver:
                 if problem.code not in _GONE:
                     raise
                 if self._options.read.fail_on_data_loss:
-                    message = f"{problem}; to read what there is, set failOnDataLoss=false"
-                    raise ReadError(problem.code, message, problem.log_start_offset) from None
+                    raise self._advised(problem) from None
                 if attempt == ATTEMPTS:
                     raise
                 log.warning("records_lost", reason=problem)
@@ -174,11 +173,8 @@ class StreamDriver:
         if self._present is not None:
             return self._present
         selection = self._options.read.selection
-        expected = {
-            name: topic_id
-            for name, topic_id in start.ids.items()
-            if any(key[0] == name and covers(selection, key) for key in start.positions)
-        }
+        known = {name for name, _ in covered(selection, start.positions)}
+        expected = {name: topic_id for name, topic_id in start.ids.items() if name in known}
         if self._clock.monotonic() - self._described_at_s >= DESCRIBE_INTERVAL_S or self._stops_at_present:
             self._describe(expected)
         for attempt in range(1, ATTEMPTS + 1):
@@ -221,12 +217,22 @@ class StreamDriver:
         most = self._options.bytes_max
         if most is None or not wanted:
             return ends
+        try:
+            return ends | self._within_bytes(what, wanted, most)
+        except ReadError as problem:
+            if problem.code not in _GONE or self._options.read.fail_on_data_loss:
+                raise self._advised(problem) from None
+            return ends  # the plan says what is lost
+
+    def _within_bytes(
+        self, what: Available, wanted: Mapping[Key, tuple[int, int]], most: int
+    ) -> dict[Key, int]:
         sizes = {
             key: sum(part.bytes_estimated for part in parts)
             for key, parts in self._sizes(what, wanted, WHOLE).items()
         }
         if sum(sizes.values()) <= most:
-            return ends
+            return {}
         shares = share_of_bytes(sizes, most)
         # A share is looked for in twice the offsets that it would have if all records were alike.
         near = {
@@ -237,7 +243,7 @@ class StreamDriver:
             for key, (begin, end) in wanted.items()
         }
         splits = self._sizes(what, near, max(1, most // (RANGES_OF_SHARE * len(near))))
-        return ends | {key: end_within_bytes(parts, shares[key]) for key, parts in splits.items()}
+        return {key: end_within_bytes(parts, shares[key]) for key, parts in splits.items()}
 
     def _sizes(
         self, what: Available, wanted: Mapping[Key, tuple[int, int]], target_bytes: int
@@ -245,16 +251,24 @@ class StreamDriver:
         views = _views({topic for topic, _ in wanted}, what.ids)
         return self._client.plan_many_ranges(views, wanted, target_bytes)
 
-    # Accepted losses
+    # Losses
+
+    def _advised(self, problem: ReadError) -> ReadError:
+        if problem.code not in _GONE:
+            return problem
+        message = f"{problem}; to read what there is, set failOnDataLoss=false"
+        return ReadError(problem.code, message, problem.log_start_offset)
 
     def _still_there(
         self, wanted: Mapping[Key, tuple[int, int]], ids: Mapping[str, bytes]
     ) -> dict[Key, tuple[int, int]]:
         """What is left of a micro-batch that was planned before."""
         read = self._options.read
-        found = self._client.describe_existing(sorted({topic for topic, _ in wanted}), {})
+        names = sorted({topic for topic, _ in wanted})
+        expected = {name: ids[name] for name in names if name in ids}
+        found = self._client.describe_existing(names, expected)
         topics = {name: view for name, view in found.items() if name not in ids or ids[name] == view.topic_id}
-        keys = [key for key in wanted if key[0] in topics and key[1] in topics[key[0]].partitions]
+        keys = [key for key in wanted if key[0] in topics]
         left: dict[Key, tuple[int, int]] = {}
         for key, limits in ask_offsets(self._client, topics, keys, None, read).items():
             start = max(wanted[key][0], limits.log_start_offset)

@@ -69,15 +69,16 @@ def matching(selection: Selection, found: Mapping[str, TopicView]) -> list[Key]:
             ]
 
 
-def covers(selection: Selection, key: Key) -> bool:
-    """Whether the partition is read if it exists.  A restart may select others than the checkpoint has."""
+def covered(selection: Selection, keys: Iterable[Key]) -> list[Key]:
+    """Those that are read if they exist.  A restart may select others than the checkpoint has."""
     match selection:
         case Topics(names):
-            return key[0] in names
+            return [key for key in keys if key[0] in names]
         case Partitions(by_topic):
-            return key[1] in by_topic.get(key[0], ())
+            return [key for key in keys if key[1] in by_topic.get(key[0], ())]
         case Pattern(expression):
-            return compile_java_pattern(expression).fullmatch(key[0]) is not None
+            pattern = compile_java_pattern(expression)
+            return [key for key in keys if pattern.fullmatch(key[0])]
 
 
 def available(start: StreamOffset, seen: Seen, options: ReadOptions) -> Available:
@@ -88,7 +89,7 @@ def available(start: StreamOffset, seen: Seen, options: ReadOptions) -> Availabl
     begins: dict[Key, int] = {}
     ends: dict[Key, int] = {}
     new: set[Key] = set()
-    going_on = {key: at for key, at in start.positions.items() if covers(options.selection, key)}
+    going_on = {key: start.positions[key] for key in covered(options.selection, start.positions)}
     if len(going_on) < len(start.positions):
         left_out = list_partitions(start.positions.keys() - going_on.keys())
         notes.append(f"the options select {left_out} no more, which the checkpoint has")

@@ -200,6 +200,22 @@ def test_a_first_micro_batch_that_failed_is_run_again_with_the_same_records(
     assert stream.values() == [2, 3, 4, 5]
 
 
+def test_a_checkpoint_of_the_official_connector_is_continued(
+    stream: Stream, node: LocalCluster, topic: str
+) -> None:
+    """It has offsets without a version and without ids of topics."""
+    send(node, topic, *range(10))
+    stream.run()
+    log = stream.checkpoint / "offsets" / "0"
+    lines = log.read_text().splitlines()
+    lines[2] = json.dumps({topic: json.loads(lines[2])["topics"][topic]["offsets"]})
+    log.write_text("\n".join(lines))
+    (stream.checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
+    send(node, topic, 10, 11)
+    stream.run()
+    assert stream.values() == list(range(12))
+
+
 def test_a_topic_made_again_stops_the_stream_or_is_read_from_its_start(
     stream: Stream, node: LocalCluster, topic: str, admin: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:

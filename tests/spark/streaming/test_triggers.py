@@ -16,7 +16,7 @@ from tidegate.spark.streaming.triggers import (
     Seen,
     available,
     behind,
-    covers,
+    covered,
     end_within_bytes,
     is_delayed,
     lag_metrics,
@@ -272,10 +272,10 @@ def test_what_exists_of_the_selection_is_read() -> None:
     assert matching(Topics(("none", "flights")), found) == [F0, F1]
     assert matching(Partitions({"flights": (1, 7), "none": (0,)}), found) == [F1]
     assert matching(Pattern(".*"), found) == [F0, F1]
-    assert covers(Topics(("flights",)), F0)
-    assert not covers(Partitions({"flights": (1,)}), F0)
-    assert covers(Pattern("fl.*"), F0)
-    assert not covers(Pattern("fl"), F0)
+    assert covered(Topics(("flights",)), [F0, ("late", 0)]) == [F0]
+    assert covered(Partitions({"flights": (1,)}), [F0, F1]) == [F1]
+    assert covered(Pattern("fl.*"), [F0, ("late", 0)]) == [F0]
+    assert covered(Pattern("fl"), [F0]) == []
 
 
 def test_lag_is_counted_from_the_end_of_the_micro_batch() -> None:
