@@ -251,8 +251,7 @@ class GroupOffsets:
         """A bounded number of tombstones at a time, until none is left; also for undecided offsets, which a
         COMMIT marker would bring back.  Offsets that were committed after this event belong to a new topic of
         the same name and stay."""
-        for topic in topics:
-            self._deleted_topics.setdefault(topic, now_ms)
+        self._deleted_topics.update(dict.fromkeys(topics, now_ms))
         written: list[CoordinatorRecord] = []
         for group_id in self.offsets.groups():
             room = self._tombstones_max(group_id) - len(written)

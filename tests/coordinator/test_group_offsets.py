@@ -392,6 +392,20 @@ def test_offsets_of_deleted_topics_are_deleted_in_bounded_batches() -> None:
     assert offsets.log.end[0] == end, "and then it is over"
 
 
+def test_a_topic_that_is_deleted_twice_keeps_no_offset_of_its_second_life() -> None:
+    """Also when the log has refused the tombstones of its first one until then."""
+    offsets = Offsets()
+    offsets.put(5)
+    offsets.log.refuse = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    offsets.submit("first", TopicsDeleted(frozenset({"flights"})))
+    offsets.log.refuse = None
+    offsets.now_ms += 1
+    offsets.put(6)
+    offsets.now_ms += 1
+    offsets.ask(TopicsDeleted(frozenset({"flights"})))
+    assert offsets.get() == -1
+
+
 def many(offsets: Offsets, count: int) -> None:
     """Offsets of so many partitions that one batch of the longest names would not hold the tombstones of
     all."""
