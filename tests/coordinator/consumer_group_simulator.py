@@ -26,7 +26,7 @@ from tidegate.coordinator.group.consumer.events import ConsumerGroupConfig, Cons
 from tidegate.coordinator.group.consumer.group import ConsumerGroup
 from tidegate.coordinator.group.consumer.records import CurrentAssignment, RecordKind
 from tidegate.coordinator.group.consumer.state import ConsumerGroupState, MemberState
-from tidegate.coordinator.group.events import GroupConfig
+from tidegate.coordinator.group.events import GroupConfig, GroupEvent
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import ReplayedRecord
 from tidegate.coordinator.runtime import CoordinatorRuntime
@@ -112,10 +112,7 @@ class World:
         assignment_interval_ms: int = 0,
         validates: bool = True,
     ) -> None:
-        consumer = ConsumerGroupConfig(
-            SESSION_MS, HEARTBEAT_MS, assignment_interval_ms=assignment_interval_ms
-        )
-        self.config = GroupConfig(consumer=consumer)
+        self.config = self.make_config(assignment_interval_ms=assignment_interval_ms)
         self.random = random.Random(seed)
         self.now_ms = 0
         self.healing = False
@@ -137,6 +134,9 @@ class World:
         self.move_coordinator()
         for _ in range(members):
             self.come()
+
+    def make_config(self, **consumer: Any) -> GroupConfig:
+        return GroupConfig(consumer=ConsumerGroupConfig(SESSION_MS, HEARTBEAT_MS, **consumer))
 
     # --- the coordinator ------------------------------------------------------------------------------------
 
@@ -216,7 +216,8 @@ class World:
         event = ConsumerGroupHeartbeat(G, member.member_id, -2 if for_a_while else -1, member.instance_id)
         self.send(event, lambda _reply: None)
 
-    def send(self, event: ConsumerGroupHeartbeat, answer: Callable[[Any], None]) -> None:
+    def send(self, event: GroupEvent, answer: Callable[[Any], None], of_member: str = "") -> None:
+        """`of_member`: the coordinator knows by the event that this member lives."""
         lost = not self.healing and self.random.random() < 0.15
         answer_lost = not self.healing and self.random.random() < 0.15
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION)
@@ -225,8 +226,8 @@ class World:
             heard_ms = self.now_ms
 
             def accepted(reply: Any) -> None:
-                if not isinstance(reply, KafkaError) and event.member_epoch >= 0:
-                    self.heard_ms[event.member_id] = heard_ms
+                if not isinstance(reply, KafkaError) and of_member:
+                    self.heard_ms[of_member] = heard_ms
                 deliver(reply)
 
             self.runtime.submit(0, event, accepted)
@@ -251,7 +252,7 @@ class World:
             if not member.gone:
                 self.answered(member, reply)
 
-        self.send(event, answer)
+        self.send(event, answer, member.member_id)
 
     def answered(self, member: Member, reply: Any) -> None:
         member.is_full = isinstance(reply, KafkaError)
@@ -336,16 +337,23 @@ class World:
         }
         members = set(before.members)
         self.runtime.tick()
-        for member_id in members - self.group.members.keys() - revoking:
+        for member_id in members - self.member_ids() - revoking:
             silent_ms = self.now_ms - self.heard_ms.get(member_id, -SILENCE_MIN_MS)
             if silent_ms < SILENCE_MIN_MS:
                 self.violations.append(f"{member_id} was removed {silent_ms} ms after its last request")
 
+    def member_ids(self) -> set[str]:
+        return set(self.group.members)
+
+    def is_zombie(self, member: Member, group: ConsumerGroup) -> bool:
+        """It learns so at its next heartbeat, and its commits are refused."""
+        return member.member_id not in group.members or member.epoch <= 0
+
     def check(self) -> None:
         group, readers = self.group, dict[tuple[Any, int], str]()
         for member in self.members:
-            if member.member_id not in group.members or member.epoch <= 0:
-                continue  # a zombie: it learns so at its next heartbeat, and its commits are refused
+            if self.is_zombie(member, group):
+                continue
             for partition in member.reads:
                 other = readers.setdefault(partition, member.member_id)
                 if other != member.member_id:

@@ -7,8 +7,9 @@ names each `match` that has no arm for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any, get_args
 
 import pytest
@@ -45,15 +46,16 @@ from tidegate.coordinator.group.events import (
     group_ids_of,
 )
 from tidegate.coordinator.group.shard import GroupShard
-from tidegate.coordinator.outcome import Context
+from tidegate.coordinator.outcome import Context, CoordinatorRecord
 from tidegate.coordinator.transaction import events as transaction
 from tidegate.coordinator.transaction.shard import TransactionShard
-from tidegate.coordinator.transaction.state import Stimulus
+from tidegate.coordinator.transaction.state import READ_STATES, Stimulus
 from tidegate.coordinator.transaction.validation import transactional_ids_of
 from tidegate.wire.errors import KafkaError
 
+from . import test_transaction_table as transaction_table
 from .consumer_group_driver import G
-from .consumer_group_simulator import World as GroupWorld
+from .mixed_group_simulator import MixedWorld
 from .test_group_migration import ONE, Mixed, settled, subscription
 
 C, M, T = GroupRequest, MemberRequest, Stimulus
@@ -205,39 +207,62 @@ def test_an_event_looks_up_its_rows_and_no_others(event_type: type, monkeypatch:
     assert found == declared, "GROUP_ROWS says by which rows it is judged"
 
 
+class WhyNot(Enum):
+    """The reasons why no simulator sends an event; the tests hold each."""
+
+    READS = "it writes nothing"
+    CELLS = "it has rows, each cell of which is played"
+
+
 SENT = {
-    ConsumerGroupHeartbeat, ConsumerGroupTimer, SilenceTimer,
+    ConsumerGroupHeartbeat, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch,
+    TopicsDeleted, GroupTimer, ConsumerGroupTimer, SilenceTimer,
     transaction.InitProducerId, transaction.AddPartitions, transaction.PrepareTransaction,
     transaction.EndTxn, transaction.MarkersWritten,
     transaction.TimeoutTransaction, transaction.ExpireAwaitingCompletion,
 }  # fmt: skip
-NOT_SENT: dict[type, str] = {
-    **dict.fromkeys(
-        (JoinGroup, SyncGroup, Heartbeat, LeaveGroup, GroupTimer),
-        "test_group_membership.py and test_classic_members_table.py play every cell, test_group_migration.py "
-        "random members of both protocols",
-    ),
-    **dict.fromkeys(
-        (
-            OffsetCommit, TxnOffsetCommit, OffsetFetch, DeleteOffsets, DeleteGroup, ExpireOffsets,
-            TopicsDeleted,
-        ),
-        "test_group_offsets.py; in the simulator of transactions the offsets are a partition's records",
-    ),
-    **dict.fromkeys(
-        (
-            ListGroups, DescribeGroup, DescribeConsumerGroup, transaction.ListTransactions,
-            transaction.DescribeTransactions,
-        ),
-        "it writes nothing",
-    ),
-    transaction.AddOffsets: "it is an AddPartitions of one partition",
-    transaction.ExpireTransactions: "it comes after days; test_transaction_table.py",
-}  # fmt: skip
+NOT_SENT: dict[type, WhyNot] = {
+    ListGroups: WhyNot.READS,
+    DescribeGroup: WhyNot.READS,
+    DescribeConsumerGroup: WhyNot.READS,
+    transaction.ListTransactions: WhyNot.READS,
+    transaction.DescribeTransactions: WhyNot.READS,
+    TxnOffsetCommit: WhyNot.CELLS,  # in the simulator of transactions the offsets are a partition's records
+    DeleteOffsets: WhyNot.CELLS,
+    DeleteGroup: WhyNot.CELLS,
+    ExpireOffsets: WhyNot.CELLS,  # it comes after days
+    transaction.AddOffsets: WhyNot.CELLS,  # it is an AddPartitions of one partition
+    transaction.ExpireTransactions: WhyNot.CELLS,  # it comes after days
+}
+
+
+def test_an_event_that_no_simulator_sends_writes_nothing_or_has_rows() -> None:
+    for event_type, why in NOT_SENT.items():
+        rows = [*GROUP_ROWS.get(event_type, ()), TRANSACTION_ROWS.get(event_type, ())]
+        assert why is not WhyNot.CELLS or any(rows), (
+            f"{event_type}: it has no rows, so a simulator must send it"
+        )
+        if why is WhyNot.READS:
+            assert not [each for each in written_by(event_type) if each], f"{event_type} writes"
+
+
+def written_by(event_type: type) -> Iterator[Sequence[CoordinatorRecord]]:
+    """What it writes in each group, or in each state of a transaction."""
+    for event in PLAYED.get(event_type, ()):
+        for make in GROUPS.values():
+            groups = Mixed()
+            make(groups)
+            with suppress(KafkaError):
+                yield getattr(groups.shard.handle(event, Context(groups.now_ms, 99, 1, 99)), "records", ())
+    if event_type in TRANSACTION_ROWS:
+        asked = {transaction.ListTransactions: (), transaction.DescribeTransactions: (transaction_table.ID,)}
+        for state in READ_STATES:
+            shard = transaction_table.make(state, version=2)
+            yield transaction_table.decide(shard, event_type(*asked[event_type])).records
 
 
 def test_a_simulator_sends_each_event_or_it_stands_here_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new event belongs into a simulator: `consumer_group_simulator.py`, or `requests.py` of chaos."""
+    """A new event belongs into a simulator: `mixed_group_simulator.py`, or `requests.py` of chaos."""
     sent = set[type]()
 
     def noting(handle: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,7 +275,7 @@ def test_a_simulator_sends_each_event_or_it_stands_here_why_not(monkeypatch: pyt
     monkeypatch.setattr(GroupShard, "handle", noting(GroupShard.handle))
     monkeypatch.setattr(TransactionShard, "handle", noting(TransactionShard.handle))
     for seed in range(2):
-        GroupWorld(seed).run(300)
+        MixedWorld(seed).run(300)
         TransactionWorld(seed).run(600)
         TransactionWorld(seed, TV1).run(600)
     assert sent == SENT
