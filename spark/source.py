@@ -6,7 +6,7 @@ leader over gRPC and yields Arrow batches.  Filters are deliberately not pushed 
 implementation of `pushFilters` makes every read fail by default, and gives wrong results where it is switched
 on.  Bounds are options instead.
 
-Aggregates cannot be pushed down to a Python source at all.  But a schema without columns,
+Columns and aggregates cannot be pushed down to a Python source at all.  But a schema without columns,
 `.schema(StructType())`, requests empty rows: the leader counts them by indexes, so that `.count()` reads no
 data.
 """

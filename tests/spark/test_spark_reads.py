@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from tidegate.node.data import data_service
 from tidegate.spark.session import local_session, stop_session
@@ -125,6 +126,35 @@ def test_rows_without_columns_are_counted_and_no_data_is_read(
         "endingOffsets", json.dumps({"flights": {str(partition): 300 for partition in range(PARTITIONS)}})
     )
     assert some.schema(StructType()).load().count() == sum(offset < 300 for _, offset, *_ in wanted())
+
+
+def test_a_count_reaches_a_python_source_as_a_read_of_all_columns(spark: SparkSession) -> None:
+    """When this fails, Spark has learned to ask for fewer: then `count()` need not read."""
+
+    class ColumnsAsked(DataSource):  # in here, Spark sends it to its workers by value
+        """As many rows as columns that Spark asks for."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "columns_asked"
+
+        def schema(self) -> str:
+            return "key binary, value binary, offset long"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            columns = len(schema.fields)
+
+            class Reader(DataSourceReader):
+                def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+                    return iter([(None,) * columns] * columns)
+
+            return Reader()
+
+    spark.dataSource.register(ColumnsAsked)
+    rows = spark.read.format("columns_asked").load()
+    assert rows.count() == 3
+    assert rows.select("offset").count() == 3
+    assert spark.read.format("columns_asked").schema("offset long").load().count() == 1
 
 
 def test_the_user_schema_is_a_projection(load: Callable[..., DataFrame]) -> None:
