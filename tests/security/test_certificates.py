@@ -65,6 +65,9 @@ def test_who_has_a_certificate_is_no_authority(tmp_path: Path) -> None:
     chained = Certificate(forged.certificate + signed.certificate, forged.key)
     with pytest.raises(ssl.SSLCertVerificationError, match="invalid CA certificate"):
         shown(tmp_path, authority, chained, "broker.example")
+    (found,) = x509.load_pem_x509_certificates(signed.certificate)
+    assert not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert not found.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
 
 
 def test_an_authority_makes_no_other_authorities() -> None:
