@@ -167,13 +167,13 @@ def simulate_transactions(
     ] = 2,
     json: Json = False,
 ) -> None:
-    """Transactions under faults of coordinators, leaders, network and producers.  Exit code 1 when a promise
-    does not hold."""
+    """Transactions, and jobs of many producers, under faults of coordinators, leaders, network, producers and
+    drivers.  Exit code 1 when a promise does not hold."""
     from .sim.runs import run_seeds
     from .sim.transactions.faults import TV1, Faults
     from .sim.transactions.world import run_history
 
-    faults = Faults() if version == 2 else TV1
+    faults = Faults(jobs=True) if version == 2 else TV1
     report = run_seeds(first, seeds, lambda seed: run_history(seed, faults))
     _show_runs(report, f"transactions --version {version}", json)
 

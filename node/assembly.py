@@ -41,7 +41,9 @@ from .coordinators.marker_writing import MarkerWrites
 from .coordinators.producer_ids import ProducerIds
 from .coordinators.transaction_coordination import TransactionCoordination
 from .coordinators.transaction_enlistment import TransactionEnlistment
+from .data.coordinator_calls import CoordinatorCalls
 from .data.data_service import DataService
+from .data.job_service import JobService
 from .data.two_phase_commit import TwoPhaseCommitService
 from .lifecycle.broker_lifecycle import BrokerLifecycle, metadata_silence_s
 from .lifecycle.log_recovery import RecoveryCollector
@@ -121,6 +123,7 @@ class Parts:
     access: GrpcAccess
     data_service: DataService
     two_phase_commit: TwoPhaseCommitService
+    job_service: JobService
     identities: Mapping[str, ListenerIdentity]
     """Of the Kafka listeners and gRPC's, by their names."""
     key_set: KeySet
@@ -233,7 +236,12 @@ def assemble(
             admission.access,
             admission.throttling,
         ),
-        two_phase_commit=TwoPhaseCommitService(configuration, cluster, broker.transactions, admission.access),
+        two_phase_commit=TwoPhaseCommitService(
+            configuration, broker.transactions, admission.access, CoordinatorCalls(cluster)
+        ),
+        job_service=JobService(
+            broker.topics, broker.transactions, admission.access, CoordinatorCalls(cluster)
+        ),
         identities=admission.identities,
         key_set=admission.key_set,
         renewal=CertificateRenewal(admission.renewables, clock, foundation.fail_stop),

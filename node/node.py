@@ -303,6 +303,7 @@ class Node:
             AdminService(self._status, self._parts.access), self._parts.grpc
         )
         data_pb2_grpc.add_DataServicer_to_server(self._parts.data_service, self._parts.grpc)
+        jobs_pb2_grpc.add_JobsServicer_to_server(self._parts.job_service, self._parts.grpc)
         jobs_pb2_grpc.add_TwoPhaseCommitServicer_to_server(self._parts.two_phase_commit, self._parts.grpc)
         listeners = configuration.listeners
         with opening(listeners.grpc):

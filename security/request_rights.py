@@ -167,6 +167,10 @@ METHOD_RIGHTS: Final[Mapping[str, Right]] = {
     "CountRecords": _TOPIC_DESCRIBE,
     "ReadRange": _TOPIC_READ,
     "PrepareTransaction": _TWO_PHASE_COMMIT,
+    **dict.fromkeys(
+        ("OpenAttempt", "PrepareAttempt", "RenewJob", "CommitJob", "AbortJob"), _TRANSACTION_WRITE
+    ),
+    **dict.fromkeys(("ListJobs", "DescribeJob"), Right(_Op.DESCRIBE, _X)),
     "Status": _CLUSTER_DESCRIBE,
     "ArmFault": _CLUSTER_ALTER,
 }

@@ -30,6 +30,8 @@ from .descriptions import (
     ClusterDescription,
     ConfigEntry,
     GroupListing,
+    JobDescription,
+    JobListing,
     NewTopic,
     ProducerDescription,
     TopicDescription,
@@ -246,6 +248,26 @@ class Admin:
     async def abort_hanging_transaction(self, hanging: HangingTransaction) -> None:
         """Aborts a transaction that `hanging_transactions` found."""
         await abort_hanging(self._cluster, hanging)
+
+    # ---- jobs ----------------------------------------------------------------------------------------------
+
+    async def list_jobs(self, states: Collection[str] = (), *, sink: str = "") -> list[JobListing]:
+        """Job transactions: `open`, `committed` or `aborted` ones (none is named: all), of a sink or all."""
+        from . import job_admin  # gRPC is loaded for these alone
+
+        return await job_admin.list_jobs(self._cluster, states, sink, self._timeout_s)
+
+    async def describe_job(self, sink: str, batch: str) -> JobDescription:
+        """Raises RequestError when no coordinator knows the job."""
+        from . import job_admin  # gRPC is loaded for these alone
+
+        return await job_admin.describe_job(self._cluster, sink, batch, self._timeout_s)
+
+    async def abort_job(self, sink: str, batch: str) -> str:
+        """Aborts an open job; returns the first decision, `committed` where that was another one."""
+        from . import job_admin  # gRPC is loaded for these alone
+
+        return await job_admin.abort_job(self._cluster, sink, batch, self._timeout_s)
 
     # ---- cluster and offsets -------------------------------------------------------------------------------
 

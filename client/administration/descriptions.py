@@ -61,6 +61,40 @@ class TransactionListing:
 
 
 @dataclass(frozen=True, slots=True)
+class JobListing:
+    """An entry of the list of jobs.  attempts: those that have not ended.  deadline_ms: of an open job;
+    decided_ms: of a decided one, else -1."""
+
+    sink: str
+    batch: str
+    state: str
+    attempts: int
+    winners: int
+    deadline_ms: int
+    decided_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobAttempt:
+    """An attempt that has not ended, with the partitions of its transaction by topic."""
+
+    attempt: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    partitions: Mapping[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class JobDescription:
+    """A job; the names of its winners when it is committed."""
+
+    job: JobListing
+    winners: tuple[str, ...]
+    attempts: list[JobAttempt]
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionDescription:
     """A transactional id with its open transaction, if any (`started_ms` -1: none)."""
 

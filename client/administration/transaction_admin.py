@@ -11,9 +11,12 @@ from ...wire.api import ApiKey
 from ...wire.describe_transactions import decode_described_transactions
 from ...wire.errors import ErrorCode
 from ..connecting.cluster import Cluster, CoordinatorKind, require_none, top_level_code
+from ..connecting.errors import RequestError
 from .all_coordinators import ask_all
 from .descriptions import ProducerDescription, TransactionDescription, TransactionListing
 
+JOB_PREFIX: Final = "tidegate.job/"
+"""Of the transactional ids that are attempts of jobs."""
 TERMINATION_TIMEOUT_MS: Final = 60_000
 """Of the id's next transaction, which its next instance sets anew."""
 LIST_TRANSACTIONS_BY_DURATION: Final = 1
@@ -81,6 +84,9 @@ async def describe_transaction(
 async def abort_transaction(cluster: Cluster, transactional_id: str, timeout_s: float) -> None:
     """By an InitProducerId of a new instance, as Kafka's forceTerminateTransaction does it.  Raises
     RequestError when no coordinator knows the id."""
+    if transactional_id.startswith(JOB_PREFIX):
+        message = f"{transactional_id} is an attempt of a job, which alone ends it: `tidegate jobs abort`"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message)
     await describe_transaction(cluster, transactional_id, timeout_s)  # an InitProducerId would make the id
     answer = await cluster.ask_coordinator(
         CoordinatorKind.TRANSACTION,

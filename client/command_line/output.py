@@ -170,3 +170,14 @@ def settings_of(pairs: Sequence[str], option: str) -> dict[str, str]:
             raise ValueError(f"{option} {pair}: write it as key=value")
         found[key.strip()] = value.strip()
     return found
+
+
+def when(milliseconds: int) -> str:
+    """A time as text; "-" for a negative one."""
+    from datetime import UTC, datetime
+
+    return (
+        "-"
+        if milliseconds < 0
+        else datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    )

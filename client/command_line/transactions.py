@@ -8,7 +8,7 @@ import typer
 
 from .connecting import LOCAL, Bootstrap, CommandConfig, connect, connect_to_read
 from .listing import INT32_MAX, INT64_MAX, Json
-from .output import CommandError, run, show_json, show_table
+from .output import CommandError, run, show_json, show_table, when
 
 txns = typer.Typer(no_args_is_help=True, help="Look at transactions, and abort those that hang.")
 # The names in ListTransactions; a broker ignores a name that it does not know.
@@ -79,7 +79,7 @@ def txns_describe(
             ("state", found.state),
             ("producer id, epoch", f"{found.producer_id}, {found.producer_epoch}"),
             ("timeout", f"{found.timeout_ms / 1000:g} s"),
-            ("started", _when(found.started_ms)),
+            ("started", when(found.started_ms)),
             ("coordinator", f"node {found.coordinator}"),
         ]
         for topic, numbers in sorted(found.partitions.items()):
@@ -87,16 +87,6 @@ def txns_describe(
         show_table(("", ""), rows)
 
     run(work())
-
-
-def _when(milliseconds: int) -> str:
-    from datetime import UTC, datetime
-
-    return (
-        "-"
-        if milliseconds < 0
-        else datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
-    )
 
 
 IdleSeconds = Annotated[
@@ -138,7 +128,7 @@ def txns_hanging(
                 f"{h.topic}-{h.partition}",
                 h.producer_id,
                 h.open_since_offset,
-                _when(h.last_timestamp_ms),
+                when(h.last_timestamp_ms),
                 h.why,
             ]
             for h in found

@@ -97,7 +97,7 @@ class Cluster:
         self._connect_timeout_s = connect_timeout_s
         self._lookup_timeout_s = min(LOOKUP_TIMEOUT_S, request_timeout_s)
         self._create_topics = create_topics
-        self._security = security
+        self.security = security
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._connecting: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
         self._reached: set[tuple[int, str]] = set()  # every key that had a connection
@@ -223,7 +223,7 @@ class Cluster:
             client_id=self.client_id,
             connect_timeout_s=self._connect_timeout_s,
             request_timeout_s=self.request_timeout_s,
-            security=self._security,
+            security=self.security,
         )
         if connection.features_epoch >= self._features_epoch:
             self._features_epoch = connection.features_epoch
@@ -284,7 +284,7 @@ class Cluster:
     def _unreachable(self, failures: list[str]) -> ConnectionFailed:
         reasons = sorted({failure.rpartition(": ")[2] for failure in failures})
         # what a listener of TLS or SASL does with a client that speaks neither
-        was_hung_up = self._security is None and any("closed the connection" in reason for reason in reasons)
+        was_hung_up = self.security is None and any("closed the connection" in reason for reason in reasons)
         hint = (
             "is it secured? then name its properties (`--command-config`, or `security=`)"
             if was_hung_up

@@ -32,6 +32,18 @@ from .events import (
     TimeoutTransaction,
     TransactionEvent,
 )
+from .job_events import (
+    AbortJob,
+    CarryOutJob,
+    CommitJob,
+    DescribeJob,
+    ForgetJobs,
+    ListJobs,
+    OpenAttempt,
+    PrepareAttempt,
+    RenewJob,
+    TimeoutJob,
+)
 
 AWAITING_PER_ID_MAX: Final = 4
 """A producer sends one request at a time; more come from its other instances, or are repetitions."""
@@ -43,7 +55,7 @@ def may_wait(event: TransactionEvent) -> bool:
             return event.transaction_version < 2 and not event.verify_only
         case EndTxn():
             return event.transaction_version >= 2
-        case InitProducerId() | AddOffsets():
+        case InitProducerId() | AddOffsets() | OpenAttempt():
             return True
         case (
             PrepareTransaction()
@@ -53,6 +65,15 @@ def may_wait(event: TransactionEvent) -> bool:
             | ListTransactions()
             | DescribeTransactions()
             | ExpireAwaitingCompletion()
+            | PrepareAttempt()
+            | RenewJob()
+            | CommitJob()
+            | AbortJob()
+            | TimeoutJob()
+            | CarryOutJob()
+            | ForgetJobs()
+            | ListJobs()
+            | DescribeJob()
         ):
             return False
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...wire.errors import ErrorCode
+from ..outcome import Reply, Wait, Write
+from .job_events import ContinueJob, JobEvent, JobReply
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -150,6 +152,7 @@ TransactionEvent = (
     | ListTransactions
     | DescribeTransactions
     | ExpireAwaitingCompletion
+    | JobEvent
 )
 
 
@@ -200,7 +203,7 @@ class Done:
     """The answer of a timer or marker event."""
 
 
-TransactionReply = ProducerReply | PartitionsReply | ListReply | DescribeReply | Done
+TransactionReply = ProducerReply | PartitionsReply | ListReply | DescribeReply | JobReply | Done
 
 
 @dataclass(slots=True, frozen=True)
@@ -223,7 +226,12 @@ class NeedProducerIds:
     retries."""
 
 
-TransactionEffect = SendMarkers | NeedProducerIds
+TransactionEffect = SendMarkers | NeedProducerIds | ContinueJob
+TransactionOutcome = (
+    Reply[TransactionReply, TransactionEffect]
+    | Write[TransactionReply, TransactionEffect]
+    | Wait[TransactionReply]
+)
 
 
 @dataclass(slots=True, frozen=True)
@@ -241,3 +249,6 @@ class TransactionConfig:
     """How long a client's request waits for the completion of the last transaction (`awaiting_completion`);
     0: the shard answers CONCURRENT_TRANSACTIONS at once."""
     max_producer_epoch: int = field(default=32767)
+    job_retention_ms: int = 7 * 24 * 3600 * 1000
+    job_batch_max: int = 100
+    """How many attempts of a decided job get their end in one batch."""

@@ -53,7 +53,7 @@ from ..outcome import (
     Wait,
     Write,
 )
-from . import records
+from . import job_records, records
 from .awaiting_completion import RequestsAwaitingCompletion
 from .events import (
     AddOffsets,
@@ -79,9 +79,24 @@ from .events import (
     TransactionEvent,
     TransactionIdentity,
     TransactionListing,
+    TransactionOutcome,
     TransactionReply,
 )
 from .identity import check_identity, expected_identity, fenced, repeats_end, repeats_init
+from .job_decisions import JobDecisions
+from .job_events import (
+    AbortJob,
+    CarryOutJob,
+    CommitJob,
+    DescribeJob,
+    ForgetJobs,
+    ListJobs,
+    OpenAttempt,
+    PrepareAttempt,
+    RenewJob,
+    TimeoutJob,
+)
+from .jobs import PREFIX, Job, attempt_of
 from .state import (
     FIRST_LEVEL,
     NO_PRODUCER_EPOCH,
@@ -100,12 +115,6 @@ from .state import (
     may_follow,
 )
 from .validation import entry_violations, record_violations, succession_violations, transactional_ids_of
-
-TransactionOutcome = (
-    Reply[TransactionReply, TransactionEffect]
-    | Write[TransactionReply, TransactionEffect]
-    | Wait[TransactionReply]
-)
 
 ENLISTED_BYTES_MAX: Final = (1 << 20) - 4096
 """The largest record that enlists partitions.  The records that end the transaction name the same partitions,
@@ -157,6 +166,7 @@ class TransactionShard:
         # volatile: all markers are written, COMPLETE is not in the log yet
         self._marked: dict[str, TransactionIdentity] = {}
         self._awaiting_completion = RequestsAwaitingCompletion(config.completion_wait_ms)
+        self.jobs = JobDecisions(config, self, lambda: self._require_stored(TransactionState.PREPARED))
         self._take_producer_id = take_producer_id
         self._is_only_replica = is_only_replica
         self._finalised_level = finalised_level
@@ -173,7 +183,10 @@ class TransactionShard:
         written = record.decoded if isinstance(record.decoded, TransactionMetadata) else None
         transactional_id = records.decode_key(record.key) if written is None else written.transactional_id
         if transactional_id is None:
-            return  # a key version of a later release
+            self._replay_job(record)
+            return
+        if transactional_id.startswith(PREFIX):
+            self.jobs.book.attempt_changed(transactional_id, exists=record.value is not None)
         self.ongoing.pop(transactional_id, None)
         self.prepared.pop(transactional_id, None)
         self.decided.pop(transactional_id, None)
@@ -195,6 +208,15 @@ class TransactionShard:
         elif metadata.state is TransactionState.PREPARED:
             self.prepared[transactional_id] = None
 
+    def _replay_job(self, record: ReplayedRecord) -> None:
+        job_id = job_records.decode_key(record.key)
+        if job_id is None:
+            return  # a key version of a later release
+        job = record.decoded if isinstance(record.decoded, Job) else None
+        if job is None and record.value is not None:
+            job = job_records.decode_value(job_id, record.value)
+        self.jobs.book.replay(job_id, job)
+
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         """No transaction writes to __transaction_state; a stray marker changes nothing."""
 
@@ -203,16 +225,16 @@ class TransactionShard:
 
     def activated(self, context: Context) -> Sequence[TransactionOutcome]:
         """Sends the markers of every transaction that the former coordinator left between PREPARE and
-        COMPLETE (rule T20)."""
+        COMPLETE (rule T20), and carries out what it has decided of jobs."""
         self._activated_ms = context.now_ms
-        effects = [
+        effects: list[TransactionEffect] = [
             self._send_markers(self.transactions[name], self.transactions[name].record_offset)
             for name in self.decided
         ]
-        return [Reply(Done(), effects)]
+        return [Reply(Done(), [*effects, *self.jobs.activated(context.now_ms)])]
 
     def due(self, now_ms: int) -> Sequence[TransactionEvent]:
-        events: list[TransactionEvent] = []
+        events: list[TransactionEvent] = list(self.jobs.due(now_ms))
         if self._marked and now_ms >= self._next_completion_ms:
             self._next_completion_ms = now_ms + self.config.completion_retry_interval_ms
             events += [MarkersWritten(identity) for identity in self._marked.values()]
@@ -253,10 +275,13 @@ class TransactionShard:
     def _decide(self, event: TransactionEvent, context: Context) -> TransactionOutcome:
         match event:
             case InitProducerId():
+                self._refuse_attempt(event.transactional_id, "OpenAttempt makes its producer")
                 return self._init_producer_id(event, context)
             case AddPartitions():
+                self._require_open_job(event.transactional_id)
                 return self._verify(event) if event.verify_only else self._add_partitions(event, context)
             case AddOffsets():
+                self._require_open_job(event.transactional_id)
                 partitions = (event.offsets_partition,)
                 version = event.transaction_version
                 add = AddPartitions(
@@ -264,8 +289,12 @@ class TransactionShard:
                 )
                 return self._add_partitions(add, context)
             case PrepareTransaction():
+                self._refuse_attempt(event.transactional_id, "PrepareAttempt prepares it")
                 return self._prepare(event, context)
             case EndTxn():
+                if event.commit:
+                    self._refuse_attempt(event.transactional_id, "its job alone commits it")
+                self._require_open_job(event.transactional_id)
                 return self._end(event, context)
             case MarkersWritten():
                 return self._complete(event.identity, context)
@@ -281,6 +310,31 @@ class TransactionShard:
                 return self._list(event, context)
             case DescribeTransactions():
                 return self._describe(event)
+            case (
+                OpenAttempt()
+                | PrepareAttempt()
+                | RenewJob()
+                | CommitJob()
+                | AbortJob()
+                | TimeoutJob()
+                | CarryOutJob()
+                | ForgetJobs()
+                | ListJobs()
+                | DescribeJob()
+            ):
+                return self.jobs.handle(event, context)
+
+    def _refuse_attempt(self, transactional_id: str, because: str) -> None:
+        if transactional_id.startswith(PREFIX):
+            message = f"{transactional_id}: this is an attempt of a job: {because}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+    def _require_open_job(self, transactional_id: str) -> None:
+        """Between its job's decision and what follows from it nothing else ends an attempt, or enlarges
+        it."""
+        if transactional_id.startswith(PREFIX) and not self.jobs.book.is_open(transactional_id):
+            message = f"{transactional_id}: its job is not open any more"
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, message)
 
     def _lookup(self, transactional_id: str, stimulus: Stimulus) -> tuple[TransactionMetadata, Action]:
         """The entry and the action of the table.  Raises the error of a rejecting action, and
@@ -525,6 +579,27 @@ class TransactionShard:
             following, current.state, Action.FENCE, reply, self._send_markers(following, context.next_offset)
         )
 
+    # --- attempts of jobs (`AttemptPort`) -------------------------------------------------------------------
+
+    def open_attempt(self, event: InitProducerId, context: Context) -> TransactionOutcome:
+        return self._init_producer_id(event, context)
+
+    def prepare_attempt(self, event: PrepareTransaction, context: Context) -> TransactionOutcome:
+        return self._prepare(event, context)
+
+    def end_attempt(
+        self, current: TransactionMetadata, action: Action, context: Context, offset: int
+    ) -> tuple[CoordinatorRecord, SendMarkers | None]:
+        if action is Action.TOMBSTONE:
+            return CoordinatorRecord(records.encode_key(current.transactional_id), None), None
+        target = leads_to(current.state, action)
+        if target is None:
+            raise AssertionError(f"{current.transactional_id}: {current.state.name} while its job is decided")
+        ended = replace(current, state=target, last_update_ms=context.now_ms, transaction_version=2)
+        following = self._bumped(ended, NO_PRODUCER_EPOCH)
+        (record,) = self._transition(following, current.state, action, Done()).records
+        return record, self._send_markers(following, offset)
+
     def _identity(self, metadata: TransactionMetadata, prepare_offset: int) -> TransactionIdentity:
         return TransactionIdentity(
             metadata.transactional_id,
@@ -588,6 +663,7 @@ class TransactionShard:
 
     def _expired(self, metadata: TransactionMetadata, now_ms: int) -> bool:
         may_expire = RULES[(metadata.state, Stimulus.EXPIRE)] is Action.TOMBSTONE
+        may_expire &= attempt_of(metadata.transactional_id) is None  # its job forgets it
         return may_expire and metadata.last_update_ms + self.config.expiration_ms < now_ms
 
     def _time_out(self, transactional_id: str, context: Context) -> TransactionOutcome:
@@ -648,6 +724,9 @@ class TransactionShard:
         if event is None:
             names: Iterable[str] = self.transactions.keys() | self._validated.keys()
             self._validate_tables()
+        elif isinstance(event, CarryOutJob):
+            known = self.transactions.keys() | self._validated.keys()
+            names = [name for name in known if (attempt_of(name) or ("", ""))[0] == event.job]
         else:
             names = transactional_ids_of(event)
         for name in names:
@@ -679,7 +758,9 @@ class TransactionShard:
             yield "a request awaits the completion of a transaction that is not decided"
 
     def _validate_tables(self) -> None:
-        """What is no matter of one entry: the keys, and that no two ids share a producer id."""
+        """What is no matter of one entry: the keys, the jobs, and that no two ids share a producer id."""
+        found = list(self.jobs.book.violations(iter(self.transactions)))
+        assert not found, found[0]
         owners: dict[int, str] = {}
         for name, entry in self.transactions.items():
             assert name == entry.transactional_id, f"{name} names the entry of {entry.transactional_id}"

@@ -171,6 +171,8 @@ class Stimulus(Enum):
     MARKERS_WRITTEN = "markers written"
     TIMEOUT = "timeout"
     EXPIRE = "expire"
+    JOB_COMMITTED = "its job commits it"
+    JOB_ABORTED = "its job aborts it"
     DESCRIBE = "describe"
 
 
@@ -215,7 +217,7 @@ _CMT, _ABT, _DONE, _TOMB, _NONE, _SKIP = (
 )  # fmt: skip
 _BUSY, _BAD, _OLD = Action.REFUSE_CONCURRENT, Action.REFUSE_STATE, Action.REFUSE_FENCED
 _GONE, _LATE = Action.REFUSE_MAPPING, Action.REFUSE_ABORTABLE
-_SHOW, _MISS = Action.DESCRIBE, Action.REFUSE_NOT_FOUND
+_SHOW, _MISS, _NO = Action.DESCRIBE, Action.REFUSE_NOT_FOUND, Action.UNREACHABLE
 _S = Stimulus
 
 # fmt: off
@@ -236,6 +238,8 @@ _TABLE: dict[Stimulus, tuple[Action, ...]] = {
     _S.MARKERS_WRITTEN:   (_SKIP, _SKIP,  _SKIP,   _DONE, _DONE,  _SKIP, _SKIP, _SKIP),
     _S.TIMEOUT:           (_SKIP, _FENCE, _SKIP,   _SKIP, _SKIP,  _SKIP, _SKIP, _SKIP),
     _S.EXPIRE:            (_TOMB, _SKIP,  _SKIP,   _SKIP, _SKIP,  _TOMB, _TOMB, _SKIP),
+    _S.JOB_COMMITTED:     (_TOMB, _NO,    _CMT,    _SKIP, _NO,    _TOMB, _NO,   _SKIP),
+    _S.JOB_ABORTED:       (_TOMB, _ABT,   _ABT,    _NO,   _SKIP,  _NO,   _TOMB, _SKIP),
     _S.DESCRIBE:          (_SHOW, _SHOW,  _SHOW,   _SHOW, _SHOW,  _SHOW, _SHOW, _MISS),
 }
 # fmt: on

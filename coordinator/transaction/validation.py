@@ -24,6 +24,18 @@ from .events import (
     TimeoutTransaction,
     TransactionEvent,
 )
+from .job_events import (
+    AbortJob,
+    CarryOutJob,
+    CommitJob,
+    DescribeJob,
+    ForgetJobs,
+    ListJobs,
+    OpenAttempt,
+    PrepareAttempt,
+    RenewJob,
+    TimeoutJob,
+)
 from .state import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -46,13 +58,26 @@ def transactional_ids_of(event: TransactionEvent) -> tuple[str, ...]:
             | EndTxn()
             | TimeoutTransaction()
             | DescribeTransactions()
+            | OpenAttempt()
+            | PrepareAttempt()
         ):
             return (event.transactional_id,)
         case MarkersWritten():
             return (event.identity.transactional_id,)
         case ExpireTransactions():
             return event.transactional_ids
-        case ListTransactions() | ExpireAwaitingCompletion():
+        case (
+            ListTransactions()
+            | ExpireAwaitingCompletion()
+            | RenewJob()
+            | CommitJob()
+            | AbortJob()
+            | TimeoutJob()
+            | CarryOutJob()  # `TransactionShard.validate` knows its attempts
+            | ForgetJobs()
+            | ListJobs()
+            | DescribeJob()
+        ):
             return ()
 
 

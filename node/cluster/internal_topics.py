@@ -12,6 +12,7 @@ from typing import Final
 from ...controller.state.model import CONSUMER_OFFSETS_TOPIC as CONSUMER_OFFSETS
 from ...controller.state.model import INTERNAL_TOPICS
 from ...controller.state.model import TRANSACTION_STATE_TOPIC as TRANSACTION_STATE
+from ...coordinator.transaction.jobs import coordination_key
 from ..settings.configuration import Configuration
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "TRANSACTION_STATE",
     "partition_for",
     "settings",
+    "transaction_partition_for",
 ]
 
 STATE_SEGMENT_BYTES: Final = 100 << 20
@@ -35,6 +37,11 @@ def partition_for(key: str, partition_count: int) -> int:
     for unit in memoryview(key.encode("utf-16-le")).cast("H"):
         value = (31 * value + unit) & 0xFFFFFFFF
     return (value & 0x7FFFFFFF) % partition_count
+
+
+def transaction_partition_for(transactional_id: str, partition_count: int) -> int:
+    """The state partition of a transactional id; an attempt of a job has that of the job's sink."""
+    return partition_for(coordination_key(transactional_id), partition_count)
 
 
 def settings(topic: str, configuration: Configuration) -> tuple[int, int, dict[str, str]]:

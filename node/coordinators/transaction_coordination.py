@@ -23,6 +23,7 @@ from ...coordinator.transaction.events import (
     TransactionEvent,
     TransactionReply,
 )
+from ...coordinator.transaction.job_events import CarryOutJob, ContinueJob
 from ...coordinator.transaction.markers import MarkerBatch
 from ...coordinator.transaction.shard import TransactionShard
 from ...coordinator.transaction.state import TransactionPartition
@@ -33,7 +34,7 @@ from ...runtime.tasks import OnFailure, log_failure, spawn
 from ...storage.log.log import Log
 from ...wire.errors import ErrorCode, KafkaError
 from ..cluster.cluster_view import ClusterView
-from ..cluster.internal_topics import TRANSACTION_STATE, partition_for
+from ..cluster.internal_topics import TRANSACTION_STATE, transaction_partition_for
 from ..cluster.peers import Peers
 from ..lifecycle.broker_lifecycle import BrokerLifecycle
 from ..settings.configuration import Configuration
@@ -83,6 +84,7 @@ class TransactionCoordination:
             ),
             completion_wait_ms=COMPLETION_WAIT_MS,
             max_producer_epoch=configuration.integer("transaction.max.producer.epoch"),
+            job_retention_ms=configuration.integer("job.retention.ms"),
         )
         runtime: CoordinatorRuntime[TransactionEvent, TransactionReply, TransactionEffect] = (
             CoordinatorRuntime(
@@ -153,7 +155,7 @@ class TransactionCoordination:
     async def ask(self, transactional_id: str, event: TransactionEvent) -> Any:
         """Submits to the shard of `transactional_id`; raises KafkaError (NOT_COORDINATOR, ...)."""
         partitions = await self._cluster.state_partitions(TRANSACTION_STATE)
-        return await self._host.ask_partition(partition_for(transactional_id, partitions), event)
+        return await self._host.ask_partition(transaction_partition_for(transactional_id, partitions), event)
 
     async def ask_all(self, event: TransactionEvent) -> list[Any]:
         """Asks every active shard of this node; raises when one is missing.  A tool would abort as hanging
@@ -206,6 +208,8 @@ class TransactionCoordination:
                 self._markers.send(partition, effect)
             case NeedProducerIds():
                 self._refill_producer_ids()
+            case ContinueJob():
+                self._host.runtime.submit(partition, CarryOutJob(effect.job), None)
 
     def _markers_written(self, state_partition: int, event: MarkersWritten) -> None:
         self._host.runtime.submit(state_partition, event, None)

@@ -29,7 +29,7 @@ from ...wire import codec
 from ...wire.api import ApiKey
 from ...wire.describe_transactions import decode_described_transactions
 from ...wire.errors import ErrorCode, KafkaError
-from ..cluster.internal_topics import TRANSACTION_STATE, partition_for
+from ..cluster.internal_topics import TRANSACTION_STATE, transaction_partition_for
 from ..cluster.peers import Peers
 from ..cluster.topic_creation import TopicCreation
 from .transaction_coordination import TransactionCoordination
@@ -240,7 +240,7 @@ class TransactionEnlistment:
         that it does not know the transactional id, and this node's metadata may be older than the
         producer's."""
         topic = await self._topics.ensure_internal_topic(TRANSACTION_STATE)
-        partition = topic.partitions.get(partition_for(transactional_id, len(topic.partitions)))
+        partition = topic.partitions.get(transaction_partition_for(transactional_id, len(topic.partitions)))
         if partition is None or partition.leader < 0:
             raise KafkaError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{transactional_id!r} has no coordinator at the moment"

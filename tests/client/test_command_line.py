@@ -45,7 +45,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded == set()
 
 
-@pytest.mark.parametrize("command", [[], ["topics"], ["groups"], ["txns"], ["cluster"]])
+@pytest.mark.parametrize("command", [[], ["topics"], ["groups"], ["txns"], ["jobs"], ["cluster"]])
 def test_help_lists_the_commands(command: list[str]) -> None:
     done = tidegate(*command, "--help")
     assert done.exit_code == 0
@@ -330,6 +330,20 @@ def test_a_mistake_in_the_arguments_is_one_line_with_what_is_permitted(
     assert said.out == ""
     assert line.startswith("error: ")
     assert words in line
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("list", "--state", "Foo"), "choose from open, committed, aborted"),
+        (("describe", "x"), "SINK/BATCH is wanted"),
+        (("abort", "x/"), "SINK/BATCH is wanted"),
+    ],
+)
+def test_a_job_that_is_named_wrongly_is_refused(command: tuple[str, ...], said: str) -> None:
+    done = tidegate("jobs", *command)
+    assert done.exit_code == 1
+    assert said in done.stderr
 
 
 def test_a_state_that_does_not_exist_is_refused_with_those_that_do() -> None:

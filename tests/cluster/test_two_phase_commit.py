@@ -16,7 +16,7 @@ from tidegate.client.connecting.cluster import Cluster, CoordinatorKind, top_lev
 from tidegate.client.connecting.errors import ProducerFenced
 from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
-from tidegate.node.data.two_phase_commit import ERROR_KEY
+from tidegate.node.data.coordinator_calls import ERROR_KEY
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.processes.local_ports import grpc_client
 from tidegate.proto import jobs_pb2 as pb

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, get_args
 
 import pytest
-from tidegate.chaos.sim.transactions.faults import TV1
+from tidegate.chaos.sim.transactions.faults import TV1, Faults
 from tidegate.chaos.sim.transactions.world import World as TransactionWorld
 from tidegate.coordinator.group.classic.events import (
     Heartbeat,
@@ -48,6 +48,7 @@ from tidegate.coordinator.group.events import (
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import Context, CoordinatorRecord
 from tidegate.coordinator.transaction import events as transaction
+from tidegate.coordinator.transaction import job_events as jobs
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import READ_STATES, Stimulus
 from tidegate.coordinator.transaction.validation import transactional_ids_of
@@ -93,6 +94,21 @@ TRANSACTION_ROWS: dict[type, tuple[Stimulus, ...]] = {
     transaction.TimeoutTransaction: (T.TIMEOUT,),
     transaction.ExpireTransactions: (T.EXPIRE,),
     transaction.DescribeTransactions: (T.DESCRIBE,),
+    jobs.OpenAttempt: (T.INIT_PRODUCER_ID,),
+    jobs.PrepareAttempt: (T.PREPARE,),
+    jobs.CarryOutJob: (T.JOB_COMMITTED, T.JOB_ABORTED),
+    **dict.fromkeys(
+        (
+            jobs.RenewJob,
+            jobs.CommitJob,
+            jobs.AbortJob,
+            jobs.TimeoutJob,
+            jobs.ForgetJobs,
+            jobs.ListJobs,
+            jobs.DescribeJob,
+        ),
+        (),
+    ),
     transaction.ListTransactions: (),
     transaction.ExpireAwaitingCompletion: (),
 }
@@ -220,6 +236,8 @@ SENT = {
     transaction.InitProducerId, transaction.AddPartitions, transaction.PrepareTransaction,
     transaction.EndTxn, transaction.MarkersWritten,
     transaction.TimeoutTransaction, transaction.ExpireAwaitingCompletion,
+    jobs.OpenAttempt, jobs.PrepareAttempt, jobs.RenewJob, jobs.CommitJob, jobs.AbortJob, jobs.TimeoutJob,
+    jobs.CarryOutJob, jobs.ForgetJobs,
 }  # fmt: skip
 NOT_SENT: dict[type, WhyNot] = {
     ListGroups: WhyNot.READS,
@@ -227,6 +245,8 @@ NOT_SENT: dict[type, WhyNot] = {
     DescribeConsumerGroup: WhyNot.READS,
     transaction.ListTransactions: WhyNot.READS,
     transaction.DescribeTransactions: WhyNot.READS,
+    jobs.ListJobs: WhyNot.READS,
+    jobs.DescribeJob: WhyNot.READS,
     TxnOffsetCommit: WhyNot.CELLS,  # in the simulator of transactions the offsets are a partition's records
     DeleteOffsets: WhyNot.CELLS,
     DeleteGroup: WhyNot.CELLS,
@@ -255,7 +275,10 @@ def written_by(event_type: type) -> Iterator[Sequence[CoordinatorRecord]]:
             with suppress(KafkaError):
                 yield getattr(groups.shard.handle(event, Context(groups.now_ms, 99, 1, 99)), "records", ())
     if event_type in TRANSACTION_ROWS:
-        asked = {transaction.ListTransactions: (), transaction.DescribeTransactions: (transaction_table.ID,)}
+        asked = {
+            transaction.ListTransactions: (), transaction.DescribeTransactions: (transaction_table.ID,),
+            jobs.ListJobs: (), jobs.DescribeJob: (transaction_table.JOB,),
+        }  # fmt: skip
         for state in READ_STATES:
             shard = transaction_table.make(state, version=2)
             yield transaction_table.decide(shard, event_type(*asked[event_type])).records
@@ -278,6 +301,7 @@ def test_a_simulator_sends_each_event_or_it_stands_here_why_not(monkeypatch: pyt
         MixedWorld(seed).run(300)
         TransactionWorld(seed).run(600)
         TransactionWorld(seed, TV1).run(600)
+        TransactionWorld(seed, Faults(jobs=True, stall=0.02)).run(1_500)
     assert sent == SENT
     assert SENT | NOT_SENT.keys() == {*get_args(GroupEvent), *get_args(transaction.TransactionEvent)}
     assert not SENT & NOT_SENT.keys()

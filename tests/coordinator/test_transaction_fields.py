@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import pytest
-from tidegate.controller.state.model import TWO_PHASE_COMMIT_LEVEL
+from tidegate.controller.state.model import TWO_PHASE_COMMIT_LEVEL as LEVEL
 from tidegate.coordinator.outcome import ReplayedRecord
 from tidegate.coordinator.transaction import records
 from tidegate.coordinator.transaction.events import AddPartitions, EndTxn, InitProducerId, PrepareTransaction
@@ -49,24 +49,26 @@ TRANSITIONS: dict[str, tuple[tuple[Stimulus, ...], tuple[S, ...], tuple[Any, ...
         OPEN,
         (EndTxn(ID, PID, EPOCH, True, 2), EndTxn(ID, PID, EPOCH, False, 2)),
     ),
+    "job commits": ((T.JOB_COMMITTED,), (S.PREPARED,), (None,)),
+    "job aborts": ((T.JOB_ABORTED,), OPEN, (None,)),
     "nothing": ((T.ABORT,), BEGUN, (EndTxn(ID, PID, EPOCH, False, 2),)),  # an abort without a transaction
     "complete": ((T.MARKERS_WRITTEN,), (S.PREPARE_COMMIT, S.PREPARE_ABORT), (None,)),
 }
-SET, CLR, NEXT, _ = "set", "cleared", "set where the producer id has no epoch left", "kept"
+SET, CLR, NXT, _ = "set", "cleared", "set where the producer id has no epoch left", "kept"
 # fmt: off
 CHANGES: dict[str, tuple[str, ...]] = {
-    #                       new   inst. resu. fence kept  timeo first furth prep. TV1   TV2   noth. compl.
-    "producer_id":          (SET,  NEXT, NEXT, _,    _,    _,    _,    _,    _,    _,    _,    _,    NEXT),
-    "producer_epoch":       (SET,  SET,  SET,  SET,  _,    SET,  _,    _,    _,    _,    SET,  SET,  NEXT),
-    "timeout_ms":           (SET,  SET,  SET,  _,    SET,  _,    _,    _,    _,    _,    _,    _,    _),
-    "last_update_ms":       (SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET,  SET),
-    "start_ms":             (CLR,  CLR,  CLR,  _,    _,    _,    SET,  _,    _,    _,    _,    SET,  _),
-    "partitions":           (CLR,  CLR,  CLR,  _,    _,    _,    SET,  SET,  _,    _,    _,    CLR,  CLR),
-    "last_producer_epoch":  (CLR,  CLR,  SET,  CLR,  CLR,  SET,  CLR,  CLR,  _,    _,    SET,  SET,  _),
-    "previous_producer_id": (CLR,  NEXT, NEXT, _,    NEXT, _,    _,    _,    _,    _,    _,    _,    NEXT),
-    "next_producer_id":     (CLR,  _,    _,    NEXT, SET,  NEXT, _,    _,    _,    _,    NEXT, NEXT, CLR),
-    "next_producer_epoch":  (CLR,  _,    _,    _,    SET,  _,    _,    _,    _,    _,    _,    _,    _),
-    "transaction_version":  (CLR,  _,    _,    _,    _,    _,    SET,  SET,  _,    SET,  SET,  SET,  _),
+    #                       new  inst resu fenc kept time 1st  more prep TV1  TV2  job+ job- none compl.
+    "producer_id":          (SET, NXT, NXT, _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   _,   NXT),
+    "producer_epoch":       (SET, SET, SET, SET, _,   SET, _,   _,   _,   _,   SET, SET, SET, SET, NXT),
+    "timeout_ms":           (SET, SET, SET, _,   SET, _,   _,   _,   _,   _,   _,   _,   _,   _,   _),
+    "last_update_ms":       (SET, SET, SET, SET, SET, SET, SET, SET, SET, SET, SET, SET, SET, SET, SET),
+    "start_ms":             (CLR, CLR, CLR, _,   _,   _,   SET, _,   _,   _,   _,   _,   _,   SET, _),
+    "partitions":           (CLR, CLR, CLR, _,   _,   _,   SET, SET, _,   _,   _,   _,   _,   CLR, CLR),
+    "last_producer_epoch":  (CLR, CLR, SET, CLR, CLR, SET, CLR, CLR, _,   _,   SET, CLR, CLR, SET, _),
+    "previous_producer_id": (CLR, NXT, NXT, _,   NXT, _,   _,   _,   _,   _,   _,   _,   _,   _,   NXT),
+    "next_producer_id":     (CLR, _,   _,   NXT, SET, NXT, _,   _,   _,   _,   NXT, NXT, NXT, NXT, CLR),
+    "next_producer_epoch":  (CLR, _,   _,   _,   SET, _,   _,   _,   _,   _,   _,   _,   _,   _,   _),
+    "transaction_version":  (CLR, _,   _,   _,   _,   _,   SET, SET, _,   SET, SET, _,   _,   SET, _),
 }
 # fmt: on
 
@@ -81,7 +83,7 @@ def test_every_record_does_with_each_field_what_the_table_says(transition: str, 
             before, after = played(state, stimuli[0], event, max_epoch)
             rotates = max_epoch == EPOCHS[1]
             found = {name: change(name, before, after) for name in CHANGES}
-            wanted = {name: said if said != NEXT else SET if rotates else _ for name, said in column.items()}
+            wanted = {name: said if said != NXT else SET if rotates else _ for name, said in column.items()}
             if not rotates and transition == "complete":
                 wanted["next_producer_id"] = _  # there is none to clear
             assert found == wanted, f"{state.name}: {event}"
@@ -91,8 +93,8 @@ def played(
     state: S, stimulus: Stimulus, event: Any, max_epoch: int
 ) -> tuple[TransactionMetadata | None, TransactionMetadata]:
     """The entry before, in which every field has a value of its own, and the one that the record holds."""
-    made = make(state, version=1, max_epoch=max_epoch)
-    before = made.transactions.get(ID)
+    made = make(state, version=1, max_epoch=max_epoch, stimulus=stimulus)
+    before = next(iter(made.transactions.values()), None)
     if before is not None:
         decided = state.is_decided and max_epoch == EPOCHS[1]
         before = replace(
@@ -107,11 +109,8 @@ def played(
             producer_epoch=max_epoch if decided else EPOCH,
             transaction_version=1 if getattr(event, "transaction_version", 1) == 2 else 2,
         )
-        made.replay(
-            ReplayedRecord(
-                40, 0, records.encode_key(ID), records.encode_value(before, TWO_PHASE_COMMIT_LEVEL)
-            )
-        )
+        key, value = records.encode_key(before.transactional_id), records.encode_value(before, LEVEL)
+        made.replay(ReplayedRecord(40, 0, key, value))
     outcome = decide(made, event or request(stimulus, made))
     (record,) = outcome.records
     return before, records.decode_value(ID, record.value or b"", 40)

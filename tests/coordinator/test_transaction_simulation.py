@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 from tidegate.chaos.sim.transactions.faults import TV1, Faults
 from tidegate.chaos.sim.transactions.world import World, batches_are_single
-from tidegate.coordinator.outcome import ReplayedRecord
+from tidegate.coordinator.outcome import Context, ReplayedRecord, Write
 from tidegate.coordinator.running_shard import RunningShard
-from tidegate.coordinator.transaction.events import SendMarkers, TimeoutTransaction, TransactionIdentity
+from tidegate.coordinator.transaction.events import (
+    SendMarkers,
+    TimeoutTransaction,
+    TransactionIdentity,
+    TransactionOutcome,
+)
+from tidegate.coordinator.transaction.job_decisions import JobDecisions
+from tidegate.coordinator.transaction.job_events import CarryOutJob, DecisionReply, OpenAttempt
+from tidegate.coordinator.transaction.jobs import PREFIX, JobState
 from tidegate.coordinator.transaction.markers import MarkerQueue, MarkerResult
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import (
@@ -36,6 +44,13 @@ def test_tv2_keeps_every_promise_under_faults(seed: int) -> None:
     assert all(batches_are_single(node) for node in world.coordinators.nodes)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_jobs_are_committed_whole_and_once_under_faults(seed: int) -> None:
+    """Speculative and failed attempts, zombie drivers, drivers that repeat and contradict, deadlines,
+    and every fault of the coordinators."""
+    assert World(seed, Faults(jobs=True)).run(1_500) == []
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_tv1_keeps_every_promise_while_requests_stay_in_order(seed: int) -> None:
     """TV1 cannot tell transactions of one producer apart (KAFKA-17754): no duplicates here, but every
@@ -55,6 +70,18 @@ def test_the_runs_are_worth_something() -> None:
     coordinators = [world.coordinators for world in worlds]
     assert sum(each.state.epoch for each in coordinators) > 20
     assert sum(next(each.producer_ids) - 100 for each in coordinators) > 30
+
+
+def test_the_runs_of_jobs_are_worth_something() -> None:
+    worlds = [World(seed, Faults(jobs=True)) for seed in range(6)]
+    for world in worlds:
+        world.run(1_500)
+    noted = [each for world in worlds for each in world.decisions.values()]
+    assert sum(bool(each.committed) for each in noted) > 30
+    assert sum(len(set(each.proposed)) > 1 for each in noted) > 3, "drivers contradict each other"
+    losers = [each.written.keys() - set().union(*each.committed) for each in noted if each.committed]
+    assert sum(map(bool, losers)) > 15
+    assert sum(len(world.drivers) for world in worlds) > 12
 
 
 def test_a_seed_is_one_history() -> None:
@@ -271,6 +298,13 @@ class ForgetsThePrepared(TransactionShard):
         return metadata.start_ms + 2_000 < now_ms
 
 
+class ForgetsTheAttempts(ForgetsThePrepared):
+    """Between a decision and what is carried out of it the attempts are prepared still."""
+
+    def _timed_out(self, metadata: TransactionMetadata, now_ms: int) -> bool:
+        return metadata.start_ms + 100 < now_ms and metadata.transactional_id.startswith(PREFIX)
+
+
 def times_prepared_out(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(RULES, (TransactionState.PREPARED, Stimulus.TIMEOUT), Action.FENCE)
 
@@ -316,6 +350,54 @@ def both(*patches: Callable[[pytest.MonkeyPatch], None]) -> Callable[[pytest.Mon
     return patch_all
 
 
+def leave_out_of_jobs(name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(JobDecisions, name, nothing)
+
+
+def carries_out_once(patch: pytest.MonkeyPatch) -> None:
+    """docs/semantics.md T33: a coordinator leaves what its predecessor decided."""
+    due = JobDecisions.due
+    patch.setattr(JobDecisions, "activated", lambda *_: [])
+    patch.setattr(
+        JobDecisions,
+        "due",
+        lambda jobs, now_ms: (each for each in due(jobs, now_ms) if not isinstance(each, CarryOutJob)),
+    )
+
+
+def opens_what_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """docs/semantics.md T34: a batch that is run again is written again."""
+    open_attempt = JobDecisions._open
+
+    def opens(jobs: JobDecisions, event: OpenAttempt, context: Context) -> TransactionOutcome:
+        job = jobs.book.jobs.get(event.job)
+        if job is None or job.state is not JobState.COMMITTED:
+            return open_attempt(jobs, event, context)
+        jobs.book.jobs[event.job] = replace(job, state=JobState.ABORTED)
+        try:
+            return open_attempt(jobs, event, context)
+        finally:
+            jobs.book.jobs[event.job] = job
+
+    patch.setattr(JobDecisions, "_open", opens)
+
+
+def answers_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    """docs/semantics.md T32: the driver hears of a decision that another coordinator may not find."""
+    act_on = RunningShard._act_on
+
+    def hasty(running: Any, outcome: Any, event: Any, caller: Any, token: int) -> None:
+        if isinstance(outcome, Write) and isinstance(outcome.reply, DecisionReply) and caller is not None:
+            before = running._position
+            act_on(running, outcome, event, None, token)
+            if running._position > before:
+                caller(outcome.reply)
+            return
+        act_on(running, outcome, event, caller, token)
+
+    patch.setattr(RunningShard, "_act_on", hasty)
+
+
 ABLATIONS: dict[str, tuple[Faults, Callable[[pytest.MonkeyPatch], None], str]] = {
     "act before the barrier": (Faults(skip_barrier=True, kill=0.03), nothing,
         "before its PREPARE is committed"),
@@ -346,6 +428,21 @@ ABLATIONS: dict[str, tuple[Faults, Callable[[pytest.MonkeyPatch], None], str]] =
         "lost|torn|hanging|failed"),
     "a timeout ends a prepared transaction": (
         Faults(shard=ForgetsThePrepared), times_prepared_out, "lost",
+    ),
+    "a decision without a look at its winners": (
+        Faults(jobs=True, stall=0.01), leave_out_of_jobs("_require_prepared"), "lost or doubled",
+    ),
+    "what is decided is carried out by one coordinator alone": (
+        Faults(jobs=True, depose=0.02), carries_out_once, "has attempts|open",
+    ),
+    "an attempt opens after its job is committed": (
+        Faults(jobs=True, crash_driver=0.02), opens_what_is_committed, "twice committed|lost or doubled",
+    ),
+    "a decision is answered before it is committed": (
+        Faults(jobs=True, depose=0.03, learn=0.01), answers_before_the_commit, "twice|lost or doubled",
+    ),
+    "a timeout ends a prepared attempt": (
+        Faults(jobs=True, depose=0.02, shard=ForgetsTheAttempts), times_prepared_out, "failed|lost",
     ),
     "no new identity after an EndTxn of unknown outcome": (
         replace(TV1, late_ends=0.3, initialises_after_unknown_end=False), nothing, "torn|lost|aborted read",

@@ -8,13 +8,14 @@ the state in the record that is written ("-" for none).
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import count
 from typing import Any
 
 import pytest
 from tidegate.controller.state.model import TWO_PHASE_COMMIT_LEVEL
 from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord, Reply, Write
-from tidegate.coordinator.transaction import records
+from tidegate.coordinator.transaction import job_records, records
 from tidegate.coordinator.transaction import shard as shard_module
 from tidegate.coordinator.transaction.events import (
     AddOffsets,
@@ -30,6 +31,8 @@ from tidegate.coordinator.transaction.events import (
     TimeoutTransaction,
     TransactionConfig,
 )
+from tidegate.coordinator.transaction.job_events import CarryOutJob
+from tidegate.coordinator.transaction.jobs import Job, JobId, JobState, Winner, transactional_id
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import (
     RULES,
@@ -47,6 +50,7 @@ from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .coordinator_doubles import code_of
 
+JOB = JobId("orders", "7")
 ID, PID, EPOCH, NOW = "orders", 1000, 3, 10_000_000
 # with 4, EPOCH is the last that a client may hold: every bump gives it another producer id
 EPOCHS = (32767, 4)
@@ -68,6 +72,7 @@ BUSY, BAD, GONE, OLD = (
     "PRODUCER_FENCED -",
 )
 NEW, LATE, OK = "NONE EMPTY", "TRANSACTION_ABORTABLE -", "NONE -"
+GONE_TOO, NEVER = "NONE tombstone", "a defect"
 ADD, PREP, CMT, ABT, FEN = (
     "NONE ONGOING",
     "NONE PREPARED",
@@ -90,6 +95,8 @@ EXPECTED = {
     T.MARKERS_WRITTEN: (OK, OK, OK, "NONE COMPLETE_COMMIT", "NONE COMPLETE_ABORT", OK, OK, OK),
     T.TIMEOUT: (OK, ABT, OK, OK, OK, OK, OK, OK),
     T.EXPIRE: ("NONE tombstone", OK, OK, OK, OK, "NONE tombstone", "NONE tombstone", OK),
+    T.JOB_COMMITTED: (GONE_TOO, NEVER, CMT, OK, NEVER, GONE_TOO, NEVER, OK),
+    T.JOB_ABORTED: (GONE_TOO, ABT, ABT, NEVER, OK, NEVER, GONE_TOO, OK),
     T.DESCRIBE: (OK, OK, OK, OK, OK, OK, OK, "TRANSACTIONAL_ID_NOT_FOUND -"),
 }
 
@@ -103,16 +110,26 @@ def make(
     max_epoch: int = 32767,
     is_only_replica: Callable[[], bool] = lambda: False,
     level: Callable[[], int] = lambda: TWO_PHASE_COMMIT_LEVEL,
+    stimulus: Stimulus | None = None,
 ) -> TransactionShard:
-    """A shard with one entry in that state, as a load would leave it."""
+    """A shard with one entry in that state, as a load would leave it; of an attempt of a decided job where
+    that is the stimulus."""
     ids = count(2000)
     config = TransactionConfig(max_producer_epoch=max_epoch)
     made = TransactionShard(config, lambda: next(ids), 3, is_only_replica, level)
+    name = ID
+    if stimulus in (T.JOB_COMMITTED, T.JOB_ABORTED):
+        name = transactional_id(JOB, "a")
+        decided = Job(JOB, JobState.ABORTED, 0, NOW)
+        if stimulus is T.JOB_COMMITTED:
+            decided = Job(JOB, JobState.COMMITTED, 0, NOW, (Winner("a", PID, EPOCH),))
+        record = job_records.record_of(decided)
+        made.replay(ReplayedRecord(39, NOW, record.key, record.value))
     if state is S.DEAD:
         return made
     busy = state in (S.ONGOING, S.PREPARED, S.PREPARE_COMMIT, S.PREPARE_ABORT)
     entry = TransactionMetadata(
-        ID,
+        name,
         PID,
         EPOCH,
         60_000,
@@ -123,7 +140,7 @@ def make(
         last_producer_epoch=last,
         transaction_version=version,
     )
-    made.replay(ReplayedRecord(40, NOW, records.encode_key(ID), records.encode_value(entry, level())))
+    made.replay(ReplayedRecord(40, NOW, records.encode_key(name), records.encode_value(entry, level())))
     return made
 
 
@@ -153,6 +170,8 @@ def request(stimulus: Stimulus, made: TransactionShard) -> Any:
             return TimeoutTransaction(ID)
         case T.EXPIRE:
             return ExpireTransactions((ID,))
+        case T.JOB_COMMITTED | T.JOB_ABORTED:
+            return CarryOutJob(JOB)
         case T.DESCRIBE:
             return DescribeTransactions(ID)
 
@@ -194,8 +213,15 @@ def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus, max_epoch: int
     repeated = stimulus in (T.COMMIT_REPEATED, T.ABORT_REPEATED)
     tv2 = repeated or stimulus in (T.PREPARE, T.COMMIT, T.ABORT)
     last = EPOCH - 1 if repeated else -1
-    made = make(state, version=2 if tv2 else 1, old=stimulus is T.TIMEOUT, last=last, max_epoch=max_epoch)
+    made = make(
+        state, version=2 if tv2 else 1, old=stimulus is T.TIMEOUT, last=last, max_epoch=max_epoch,
+        stimulus=stimulus,
+    )  # fmt: skip
     before = state_of(made)
+    if EXPECTED[stimulus][COLUMNS.index(state)] is NEVER:
+        with pytest.raises(AssertionError, match=f"{state.name} while its job is decided"):
+            decide(made, request(stimulus, made))
+        return
     outcome = decide(made, request(stimulus, made))
     assert seen(outcome, made) == EXPECTED[stimulus][COLUMNS.index(state)]
     assert state_of(made) == before, "handle decides, only replay changes"
@@ -211,12 +237,20 @@ VOLATILE = {
     "_finalised_level", "_next_timeout_scan_ms", "_next_completion_ms", "_next_expiration_scan_ms",
     "_activated_ms", "_validated",
 }  # fmt: skip
+OF_JOBS = {"book"}
+"""What is replayed: all of it."""
+VOLATILE_OF_JOBS = {
+    "_config", "_port", "_require_level", "_activated_ms", "_next_scan_ms", "_next_forgetting_ms",
+}  # fmt: skip
 
 
 def state_of(made: TransactionShard) -> dict[str, dict[str, Any]]:
     """A copy of what replay alone may change."""
-    assert vars(made).keys() == REPLAYED | VOLATILE, "say here which a new attribute of the shard is"
-    return {name: dict(getattr(made, name)) for name in REPLAYED}
+    assert vars(made).keys() == REPLAYED | VOLATILE | {"jobs"}, (
+        "say here which a new attribute of the shard is"
+    )
+    assert vars(made.jobs).keys() == OF_JOBS | VOLATILE_OF_JOBS
+    return {name: dict(getattr(made, name)) for name in REPLAYED} | deepcopy(vars(made.jobs.book))
 
 
 @pytest.mark.parametrize("state", COLUMNS, ids=lambda state: state.name)

@@ -12,5 +12,6 @@ Each imports only those above it:
   and elections
 * `requests`      how a producer's requests reach the coordinator and the partitions' leaders
 * `producers`     producers that follow the protocol
+* `jobs`          drivers of a batch engine that run jobs, and readers' view of them
 * `world`         the schedule: faults, then healing, then the promises that must hold
 """

@@ -13,11 +13,12 @@ from ....controller.state.model import TWO_PHASE_COMMIT_LEVEL
 from ....coordinator.running_shard import RuntimeConfig
 from ....coordinator.runtime import CoordinatorRuntime
 from ....coordinator.transaction.events import SendMarkers, TransactionConfig
+from ....coordinator.transaction.job_events import CarryOutJob, ContinueJob
 from ....coordinator.transaction.markers import MarkerBatch
 from ....coordinator.transaction.shard import TransactionShard
 from ....coordinator.transaction.state import TransactionPartition
 from ....wire.errors import ErrorCode, KafkaError
-from ....wire.records import assign_in_place
+from ....wire.records import NewRecord, assign_in_place, decode_batch, encode_batch
 from .environment import Environment
 from .partitions import DataPartition
 
@@ -73,9 +74,12 @@ class Node:
         refused = self.environment.inflicts(self.environment.faults.refuse)
         if refused or (self.state.leader == self.number and len(self.state.in_sync) < 2):
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, "alone")
-        copy = bytearray(batch)
-        assign_in_place(memoryview(copy), 0, self.end, leader_epoch)
-        self.entries.append((leader_epoch, bytes(copy)))
+        # A batch of its own for each record: a follower may have some of them, which is more than a log does.
+        for record in decode_batch(batch, 0):
+            alone = NewRecord(record.key, record.value, (), record.timestamp_ms)
+            copy = bytearray(encode_batch([alone], leader_epoch=leader_epoch))
+            assign_in_place(memoryview(copy), 0, self.end, leader_epoch)
+            self.entries.append((leader_epoch, bytes(copy)))
         return self.end
 
     def high_watermark(self, partition: int) -> int:
@@ -107,6 +111,8 @@ class Node:
                     f"markers of {effect.transactional_id} before its PREPARE is committed"
                 )
             self.finish(self.queue.add(0, effect))
+        elif isinstance(effect, ContinueJob):
+            self.runtime.submit(0, CarryOutJob(effect.job), None)
 
     def finish(self, result: Any) -> None:
         for partition, event in result.written:
@@ -162,6 +168,7 @@ class Coordinators:
             max_producer_epoch=environment.faults.max_epoch,
             timeout_scan_interval_ms=100,
             completion_wait_ms=completion_wait_ms,
+            job_batch_max=2,
         )
 
         def make_shard(epoch: int) -> TransactionShard:

@@ -16,7 +16,8 @@ class Faults:
     its next instance, ends later.  `late_markers` are marker requests whose sender still waits,
     `late_produces` and `late_ends` are Produce and EndTxn requests whose sender does not; `learn` is how soon
     a deposed coordinator learns of its loss; `move` is of the data partitions' leaders.  `validates`: the
-    shards look at their invariants after every event and step; without it the history alone is judged."""
+    shards look at their invariants after every event and step; without it the history alone is judged.
+    `jobs`: drivers run jobs beside the producers; `stall` and `crash_driver` are of a driver."""
 
     transaction_version: int = 2
     duplicate: float = 0.15
@@ -39,6 +40,9 @@ class Faults:
     verifies: bool = True
     guard_before_question: bool = True
     initialises_after_unknown_end: bool = True
+    jobs: bool = False
+    stall: float = 0.002
+    crash_driver: float = 0.003
     validates: bool = True
     queue: Callable[..., MarkerQueue] = MarkerQueue
     shard: Callable[..., TransactionShard] = TransactionShard

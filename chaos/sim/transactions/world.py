@@ -22,6 +22,7 @@ from ....coordinator.group.events import GroupConfig
 from ....coordinator.group.shard import GroupShard
 from ....coordinator.runtime import CoordinatorRuntime
 from ....coordinator.shard_view import Phase
+from ....coordinator.transaction.jobs import JobId
 from ....coordinator.transaction.shard import TransactionShard
 from ....coordinator.transaction.state import TransactionPartition
 from ....wire.records import iterate_headers
@@ -29,6 +30,7 @@ from ..runs import Broken
 from .coordinators import Coordinators, Node
 from .environment import Environment
 from .faults import Faults
+from .jobs import Decisions, Driver, violations
 from .partitions import DATA_PARTITIONS, OFFSETS, DataPartition
 from .producers import Client, Workload
 from .requests import Requests
@@ -49,10 +51,21 @@ class World:
         self.requests = Requests(self.environment, self.coordinators, self.partitions)
         self.workload = Workload()
         self.clients = [self.client(f"client-{number}") for number in range(clients)]
+        self.decisions: dict[JobId, Decisions] = {}
+        self.drivers: list[Driver] = []
+        if self.faults.jobs:
+            self.drive(0)
 
     def client(self, transactional_id: str) -> Client:
         """A new one."""
         return Client(self.environment, self.requests, self.workload, transactional_id)
+
+    def drive(self, batch: int) -> None:
+        """A new instance of the batch engine's driver."""
+        number = len(self.drivers)
+        self.drivers.append(
+            Driver(self.environment, self.requests, self.workload, self.decisions, number, batch)
+        )
 
     # the schedule
     def step(self) -> None:
@@ -70,6 +83,9 @@ class World:
         for client in self.clients:
             if self.random.random() < 0.7:
                 client.step()
+        for driver in self.drivers:
+            if self.random.random() < 0.7:
+                driver.step()
         for partition in self.partitions:
             partition.replicate(self.random, everything=environment.healing)
             if environment.inflicts(self.faults.move):
@@ -110,6 +126,13 @@ class World:
             former.alive = False
             self.clients[index] = self.client(former.id)
             self.clients[index].inherit(former)
+        elif self.drivers and 0.61 < draw < 0.61 + self.faults.crash_driver:
+            last = self.drivers[-1]
+            # some of the time the former driver is not dead, and goes on as a zombie
+            last.alive = self.random.random() < 0.3
+            self.drive(last.batch)
+        elif self.drivers and 0.62 < draw < 0.62 + self.faults.stall:
+            self.random.choice(self.drivers).stall()
 
     def heal(self) -> None:
         """Every node is up, every message arrives; runs until nothing moves any more."""
@@ -145,6 +168,8 @@ class World:
             + [f"{name} is decided" for name in shard.decided]
             + [f"{name} is prepared" for name in shard.prepared]
             + [f"{name} is ongoing" for name in shard.ongoing]
+            + [f"job {job_id} is open" for job_id in shard.jobs.book.open]
+            + [f"job {job_id} has attempts" for job_id in shard.jobs.book.attempts]
         )
 
     def run(self, steps: int) -> list[str]:
@@ -175,6 +200,7 @@ class World:
                 found.append(f"lost: transaction {number}")
             if transaction.outcome == "aborted" and visible:
                 found.append(f"aborted read: transaction {number}")
+        found += violations(self.decisions, seen)
         found += self._check_offsets()
         for node in self.coordinators.nodes:
             counted = node.runtime.metrics_of(0)
@@ -208,6 +234,8 @@ class World:
             f"transactions {transaction.outcome}" for transaction in self.workload.transactions
         )
         outcomes["elections of a coordinator"] = self.coordinators.state.epoch
+        outcomes["jobs committed"] = sum(bool(noted.committed) for noted in self.decisions.values())
+        outcomes["jobs proposed"] = sum(len(noted.proposed) for noted in self.decisions.values())
         outcomes["leaders moved"] = sum(partition.moves for partition in self.partitions)
         return outcomes
 

@@ -10,7 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from ....wire.errors import ErrorCode, KafkaError
-from ...cluster.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE, partition_for
+from ...cluster.internal_topics import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    partition_for,
+    transaction_partition_for,
+)
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext
 
@@ -57,7 +62,8 @@ async def _find(broker: Broker, context: RequestContext, key_type: int, key: str
         _require_session(broker)  # to make the topic takes its time
     except KafkaError as error:
         return _failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-    partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
+    number_for = transaction_partition_for if topic_name == TRANSACTION_STATE else partition_for
+    partition = topic.partitions.get(number_for(key, len(topic.partitions)))
     leader = broker.state.brokers.get(partition.leader) if partition else None
     endpoint = None if leader is None or leader.fenced else leader.endpoint(context.listener_name)
     if leader is None or endpoint is None:

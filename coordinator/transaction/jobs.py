@@ -1,0 +1,122 @@
+"""Job transactions: one decision for the transactions of many producers (docs/semantics.md T31 to T36).
+
+A *job* is one batch of a *sink*.  Each of its *attempts* is an ordinary transactional id,
+`tidegate.job/<sink>/<batch>/<attempt>`, with a producer of its own.  All that belongs to a sink hashes to one
+state partition (`coordination_key`), so that one shard has the job and its attempts, and the decision is one
+record of its log.
+
+The job's states:
+
+    OPEN ------ commit, every winner is prepared ----> COMMITTED    for ever
+      |                                                    ^
+      +-- abort, or the deadline passes --> ABORTED        |  a commit of another driver changes nothing
+              ^                                |
+              +--------- opened again ---------+  once every former attempt is forgotten
+
+A decided job is *carried out* attempt by attempt: winners commit, all others abort, and each is forgotten
+once its markers are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from ...wire.errors import ErrorCode, KafkaError
+from .state import NO_TIMEOUT_MS
+
+PREFIX: Final = "tidegate.job/"
+SINK_BYTES_MAX: Final = 200
+BATCH_BYTES_MAX: Final = 64
+ATTEMPT_BYTES_MAX: Final = 64
+ATTEMPTS_MAX: Final = 10_000
+"""Of one job."""
+WINNERS_MAX: Final = 10_000
+"""Their record stays below 1 MiB."""
+OPEN_JOBS_MAX: Final = 1_000
+JOBS_MAX: Final = 100_000
+"""Of one shard, open or remembered."""
+ATTEMPT_TIMEOUT_MS: Final = NO_TIMEOUT_MS
+"""The job alone has a deadline."""
+
+
+class JobState(IntEnum):
+    """With the numbers of the record, and of `jobs.proto`."""
+
+    OPEN = 1
+    COMMITTED = 2
+    ABORTED = 3
+
+
+class JobId(NamedTuple):
+    sink: str
+    batch: str
+
+    @property
+    def number(self) -> int | None:
+        """Of a stream's batch; None for a name that is no number."""
+        return int(self.batch) if self.batch.isascii() and self.batch.isdecimal() else None
+
+    def __str__(self) -> str:
+        return f"{self.sink}/{self.batch}"
+
+
+class Winner(NamedTuple):
+    """An attempt under the identity that it was prepared with."""
+
+    attempt: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class Job:
+    """deadline_ms: of an open job; decided_ms: of a decided one, else -1.  winners: ascending, of a committed
+    one."""
+
+    id: JobId
+    state: JobState
+    deadline_ms: int
+    decided_ms: int = -1
+    winners: tuple[Winner, ...] = ()
+
+
+def transactional_id(job: JobId, attempt: str) -> str:
+    return f"{PREFIX}{job.sink}/{job.batch}/{attempt}"
+
+
+def attempt_of(transactional_id: str) -> tuple[JobId, str] | None:
+    """The job and the attempt that have this transactional id; None for an ordinary one."""
+    if not transactional_id.startswith(PREFIX):
+        return None
+    of_job, _, attempt = transactional_id[len(PREFIX) :].rpartition("/")
+    sink, _, batch = of_job.rpartition("/")
+    return (JobId(sink, batch), attempt) if sink and batch and attempt else None
+
+
+def coordination_key(transactional_id: str) -> str:
+    """What the state partition of a transactional id is hashed from: of an attempt its sink, of any other the
+    id itself."""
+    found = attempt_of(transactional_id)
+    return transactional_id if found is None else PREFIX + found[0].sink
+
+
+def check_job(job: JobId) -> None:
+    """Raises INVALID_REQUEST for an id that no record may hold."""
+    _check("sink", job.sink, SINK_BYTES_MAX, slashes=True)
+    _check("batch", job.batch, BATCH_BYTES_MAX)
+
+
+def check_attempt(attempt: str) -> None:
+    _check("attempt", attempt, ATTEMPT_BYTES_MAX)
+
+
+def _check(what: str, text: str, bytes_max: int, *, slashes: bool = False) -> None:
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= bytes_max:
+        message = f"the {what} of a job has {size} bytes: 1 to {bytes_max} are possible"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    if not text.isprintable() or ("/" in text and not slashes):
+        allowed = "printable characters" if slashes else "printable characters other than /"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the {what} {text!r} of a job: only {allowed}")

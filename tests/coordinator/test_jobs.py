@@ -1,0 +1,464 @@
+"""Job transactions at one coordinator: who wins, what is refused, what is remembered (docs/semantics.md T31
+to T36)."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate.controller.state.model import TWO_PHASE_COMMIT_LEVEL
+from tidegate.coordinator.fields import RecordFormatError
+from tidegate.coordinator.transaction import job_decisions, job_records, jobs, records
+from tidegate.coordinator.transaction.events import (
+    AddPartitions,
+    EndTxn,
+    InitProducerId,
+    MarkersWritten,
+    PrepareTransaction,
+    SendMarkers,
+    TransactionConfig,
+)
+from tidegate.coordinator.transaction.job_events import (
+    AbortJob,
+    AttemptReply,
+    CarryOutJob,
+    CommitJob,
+    ContinueJob,
+    DecisionReply,
+    DescribeJob,
+    JobsReply,
+    ListJobs,
+    OpenAttempt,
+    PrepareAttempt,
+    PreparedReply,
+    RenewedReply,
+    RenewJob,
+)
+from tidegate.coordinator.transaction.jobs import (
+    PREFIX,
+    Job,
+    JobId,
+    JobState,
+    Winner,
+    attempt_of,
+    check_attempt,
+    check_job,
+    coordination_key,
+    transactional_id,
+)
+from tidegate.coordinator.transaction.shard import TransactionShard
+from tidegate.coordinator.transaction.state import TransactionPartition, TransactionState
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .coordinator_doubles import Driver, MemoryLog, code_of
+
+JOB = JobId("sink", "7")
+PLACE = TransactionPartition("flights", 0)
+HOUR_MS = 3_600_000
+NONE, STATE, UNKNOWN = ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+class Coordinator(Driver):
+    """One transaction shard behind a runtime; `settle` carries out decisions and writes markers."""
+
+    def __init__(self, log: MemoryLog | None = None, first_id: int = 100) -> None:
+        self.ids: Any = count(first_id)
+        self.level = TWO_PHASE_COMMIT_LEVEL
+        self.carries_out = True
+        self.sent: list[SendMarkers] = []
+        self.config = TransactionConfig(job_batch_max=3)
+        super().__init__(
+            lambda partition, epoch: TransactionShard(
+                self.config, lambda: next(self.ids), epoch, finalised_level=lambda: self.level
+            ),
+            log=log,
+        )
+
+    def settle(self) -> None:
+        self.commit()
+        while self.carries_out and self.effects:
+            effects, self.effects[:] = [effect for _, _, effect in self.effects], []
+            for effect in effects:
+                if isinstance(effect, ContinueJob):
+                    self.runtime.submit(0, CarryOutJob(effect.job), None)
+                elif isinstance(effect, SendMarkers):
+                    self.sent.append(effect)
+                    self.runtime.submit(0, MarkersWritten(effect.identity), None)
+            self.commit()
+
+    def ask(self, event: Any, partition: int = 0) -> Any:
+        reply = super().ask(event, partition)
+        self.settle()
+        return reply
+
+    def wait(self, milliseconds: int) -> None:
+        """Timers run, and what they ask for."""
+        self.now_ms += milliseconds
+        for _ in range(4):
+            self.now_ms += 100
+            self.runtime.tick()
+            self.settle()
+
+    def open(self, attempt: str, job: JobId = JOB) -> Winner:
+        found = self.ask(OpenAttempt(job, attempt, 60_000))
+        assert isinstance(found, AttemptReply), found
+        return Winner(attempt, found.producer_id, found.producer_epoch)
+
+    def write(self, winner: Winner, job: JobId = JOB) -> Any:
+        name = transactional_id(job, winner.attempt)
+        return self.ask(AddPartitions(name, winner.producer_id, winner.producer_epoch, (PLACE,), 2))
+
+    def prepare(self, winner: Winner, job: JobId = JOB) -> Any:
+        return self.ask(PrepareAttempt(job, *winner))
+
+    def prepared(self, attempt: str, job: JobId = JOB) -> Winner:
+        winner = self.open(attempt, job)
+        self.write(winner, job)
+        assert self.prepare(winner, job) == PreparedReply(True)
+        return winner
+
+    def decide(self, *winners: Winner, job: JobId = JOB) -> Any:
+        return self.ask(CommitJob(job, winners))
+
+    @property
+    def shard(self) -> TransactionShard:
+        (_, _, shard), *_ = self.runtime.shards()
+        assert isinstance(shard, TransactionShard)
+        return shard
+
+    def fail_over(self) -> Coordinator:
+        after = Coordinator(log=self.log, first_id=next(self.ids))
+        after.now_ms = self.now_ms
+        after.load(epoch=(self.runtime.leader_epoch(0) or 0) + 1)
+        after.settle()
+        return after
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    made = Coordinator()
+    made.load()
+    return made
+
+
+def outcome(reply: Any) -> tuple[JobState | None, bool]:
+    assert isinstance(reply, DecisionReply), reply
+    return reply.outcome, reply.is_yours
+
+
+def test_winners_commit_and_every_other_attempt_aborts(coordinator: Coordinator) -> None:
+    first, second, loser = (coordinator.prepared(name) for name in "abc")
+    writing, idle = coordinator.open("d"), coordinator.open("e")
+    coordinator.write(writing)
+    assert coordinator.prepare(idle) == PreparedReply(False)
+    reply = coordinator.decide(second, first)
+    assert (reply.outcome, reply.winners, reply.is_yours) == (JobState.COMMITTED, (first, second), True)
+    ended = {send.producer_id: send.commit for send in coordinator.sent}
+    assert ended == {
+        first.producer_id: True, second.producer_id: True, loser.producer_id: False,
+        writing.producer_id: False,
+    }  # fmt: skip
+    coordinator.wait(0)
+    assert coordinator.shard.transactions == {}, "what has ended is forgotten"
+    assert list(coordinator.shard.jobs.book.jobs) == [JOB]
+
+
+def test_the_decision_is_one_record_and_the_rest_follows_from_it(coordinator: Coordinator) -> None:
+    winners = [coordinator.prepared(f"w{number}") for number in range(5)]
+    coordinator.prepared("loser")
+    coordinator.carries_out = False
+    before = coordinator.log.end[0]
+    assert outcome(coordinator.decide(*winners)) == (JobState.COMMITTED, True)
+    assert coordinator.log.end[0] == before + 1
+    after = coordinator.fail_over()
+    assert sorted(send.commit for send in after.sent) == [False, *5 * [True]]
+    assert after.shard.decided == {}
+    assert outcome(after.decide(*winners)) == (JobState.COMMITTED, True), "repeated"
+
+
+def test_nothing_ends_an_attempt_between_the_decision_and_what_follows(coordinator: Coordinator) -> None:
+    winner, loser = coordinator.prepared("a"), coordinator.open("b")
+    coordinator.write(loser)
+    coordinator.carries_out = False
+    coordinator.decide(winner)
+    for each in (winner, loser):
+        name, identity = transactional_id(JOB, each.attempt), each[1:]
+        for event in (
+            EndTxn(name, *identity, False, 2), EndTxn(name, *identity, True, 2), InitProducerId(name, 1_000),
+            AddPartitions(name, *identity, (PLACE,), 2), PrepareTransaction(name, *identity),
+            PrepareAttempt(JOB, *each),
+        ):  # fmt: skip
+            assert code_of(coordinator.ask(event)) is not NONE, event
+    assert coordinator.ask(OpenAttempt(JOB, "c", 1_000)) == AttemptReply(JobState.COMMITTED)
+    coordinator.now_ms += 100 * HOUR_MS
+    states = {entry.state for entry in coordinator.shard.transactions.values()}
+    assert states == {TransactionState.PREPARED, TransactionState.ONGOING}
+
+
+def test_a_winner_that_is_not_prepared_under_its_identity_is_refused(coordinator: Coordinator) -> None:
+    good, writing = coordinator.prepared("a"), coordinator.open("b")
+    coordinator.write(writing)
+    for bad in (
+        writing, good._replace(producer_epoch=5), good._replace(producer_id=9), good._replace(attempt="x")
+    ):  # fmt: skip
+        assert code_of(coordinator.decide(good, bad)) in (STATE, ErrorCode.INVALID_REQUEST), bad
+    assert code_of(coordinator.decide(good, good._replace(producer_epoch=5))) is ErrorCode.INVALID_REQUEST
+    assert coordinator.shard.jobs.book.jobs[JOB].state is JobState.OPEN, "the driver may still decide"
+    assert outcome(coordinator.decide(good, coordinator.open("idle"))) == (JobState.COMMITTED, True)
+
+
+def test_the_first_decision_is_the_answer_to_every_later_one(coordinator: Coordinator) -> None:
+    first, second = coordinator.prepared("a"), coordinator.prepared("b")
+    assert outcome(coordinator.decide(first)) == (JobState.COMMITTED, True)
+    for later in (coordinator, coordinator.fail_over()):
+        contradicting = later.decide(second)
+        assert (contradicting.winners, contradicting.is_yours) == ((first,), False)
+        assert outcome(later.ask(AbortJob(JOB))) == (JobState.COMMITTED, False)
+        assert outcome(later.decide(first)) == (JobState.COMMITTED, True)
+
+
+def test_an_aborted_job_is_never_committed_and_may_run_again(coordinator: Coordinator) -> None:
+    former = coordinator.prepared("a")
+    assert outcome(coordinator.ask(AbortJob(JOB))) == (JobState.ABORTED, True)
+    assert outcome(coordinator.ask(AbortJob(JOB))) == (JobState.ABORTED, True)
+    assert code_of(coordinator.decide(former)) is STATE
+    coordinator.wait(0)
+    again = coordinator.prepared("a")
+    assert code_of(coordinator.decide(former)) is STATE, "a zombie that knows the same name"
+    assert outcome(coordinator.decide(again)) == (JobState.COMMITTED, True)
+
+
+def test_a_job_that_was_aborted_opens_again_only_without_its_former_attempts(
+    coordinator: Coordinator,
+) -> None:
+    coordinator.prepared("a")
+    coordinator.carries_out = False
+    coordinator.ask(AbortJob(JOB))
+    assert code_of(coordinator.ask(OpenAttempt(JOB, "b", 1_000))) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_what_was_never_opened_is_not_decided(coordinator: Coordinator) -> None:
+    assert code_of(coordinator.decide()) is UNKNOWN
+    assert outcome(coordinator.ask(AbortJob(JOB))) == (None, False)
+    assert code_of(coordinator.ask(RenewJob(JOB, 1_000))) is UNKNOWN
+    assert code_of(coordinator.ask(DescribeJob(JOB))) is UNKNOWN
+    assert coordinator.shard.jobs.book.jobs == {}
+
+
+def test_a_job_whose_deadline_passes_is_aborted_as_a_whole(coordinator: Coordinator) -> None:
+    winner = coordinator.prepared("a")
+    coordinator.wait(50_000)
+    renewed = coordinator.ask(RenewJob(JOB, 60_000))
+    assert isinstance(renewed, RenewedReply)
+    assert renewed.deadline_ms >= coordinator.now_ms + 60_000
+    coordinator.wait(55_000)
+    assert coordinator.shard.jobs.book.open
+    coordinator.wait(20_000)
+    assert code_of(coordinator.decide(winner)) is STATE
+    assert coordinator.ask(RenewJob(JOB, 60_000)) == RenewedReply(JobState.ABORTED, -1)
+    assert [send.commit for send in coordinator.sent] == [False]
+
+
+def test_a_prepared_attempt_has_no_timeout_of_its_own(coordinator: Coordinator) -> None:
+    winner = coordinator.prepared("a")
+    for _ in range(100):
+        coordinator.wait(HOUR_MS // 100)
+        assert coordinator.ask(RenewJob(JOB, 800_000))
+    assert outcome(coordinator.decide(winner)) == (JobState.COMMITTED, True)
+
+
+def test_an_election_gives_the_tasks_time_to_find_the_coordinator(coordinator: Coordinator) -> None:
+    winner = coordinator.prepared("a")
+    coordinator.now_ms += HOUR_MS
+    after = coordinator.fail_over()
+    after.wait(job_decisions.FAILOVER_GRACE_MS // 2)
+    assert outcome(after.decide(winner)) == (JobState.COMMITTED, True)
+
+
+def test_renewals_close_to_each_other_write_one_record(coordinator: Coordinator) -> None:
+    coordinator.open("a")
+    before = coordinator.log.end[0]
+    for _ in range(20):
+        coordinator.now_ms += 300
+        coordinator.ask(RenewJob(JOB, 60_000))
+    assert coordinator.log.end[0] == before
+
+
+# --- what is remembered -------------------------------------------------------------------------------------
+
+
+def committed(coordinator: Coordinator, job: JobId) -> None:
+    assert outcome(coordinator.decide(coordinator.prepared("a", job), job=job)) == (JobState.COMMITTED, True)
+    coordinator.wait(0)
+
+
+def test_the_last_batch_of_a_stream_is_remembered_for_ever_and_stands_for_those_before(
+    coordinator: Coordinator,
+) -> None:
+    for batch in ("8", "9", "10"):
+        committed(coordinator, JobId("sink", batch))
+    coordinator.wait(0)
+    assert list(coordinator.shard.jobs.book.jobs) == [JobId("sink", "10")]
+    coordinator.wait(10 * coordinator.config.job_retention_ms)
+    for later in (coordinator, coordinator.fail_over()):
+        for batch in ("0", "9", "10"):
+            opened = later.ask(OpenAttempt(JobId("sink", batch), "b", 1_000))
+            assert opened == AttemptReply(JobState.COMMITTED)
+        assert outcome(later.ask(AbortJob(JobId("sink", "9")))) == (JobState.COMMITTED, False)
+        assert code_of(later.decide(job=JobId("sink", "9"))) is UNKNOWN
+    assert later.open("a", JobId("sink", "11"))
+    assert later.open("a", JobId("other", "0"))
+
+
+def test_other_jobs_are_remembered_by_age(coordinator: Coordinator) -> None:
+    named = JobId("backfill", "one")
+    committed(coordinator, named)
+    assert coordinator.ask(OpenAttempt(named, "b", 1_000)) == AttemptReply(JobState.COMMITTED)
+    coordinator.wait(coordinator.config.job_retention_ms + HOUR_MS)
+    assert coordinator.shard.jobs.book.jobs == {}
+
+
+def test_a_list_and_a_description_say_what_there_is(coordinator: Coordinator) -> None:
+    committed(coordinator, JOB)
+    coordinator.prepared("a", JobId("sink", "8"))
+    listed = coordinator.ask(ListJobs())
+    assert isinstance(listed, JobsReply)
+    assert [(job.id.batch, job.state.name, attempts) for job, attempts in listed.jobs] == [
+        ("7", "COMMITTED", 0), ("8", "OPEN", 1)
+    ]  # fmt: skip
+    assert len(coordinator.ask(ListJobs(frozenset({JobState.OPEN}))).jobs) == 1
+    assert coordinator.ask(ListJobs(sink="other")).jobs == ()
+    (attempt,) = coordinator.ask(DescribeJob(JobId("sink", "8"))).attempts
+    assert attempt.state is TransactionState.PREPARED
+
+
+# --- bounds and bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sink", "batch", "attempt"),
+    [
+        ("", "1", "a"), ("s", "", "a"), ("s", "1", ""), ("s", "1/2", "a"), ("s", "1", "a/b"),
+        ("s" * 201, "1", "a"), ("s", "1" * 65, "a"), ("s", "1", "a" * 65), ("s\n", "1", "a"),
+        ("s", "1", "\ud800"),
+    ],
+)  # fmt: skip
+def test_an_id_that_no_record_may_hold_is_refused(
+    coordinator: Coordinator, sink: str, batch: str, attempt: str
+) -> None:
+    reply = coordinator.ask(OpenAttempt(JobId(sink, batch), attempt, 1_000))
+    assert code_of(reply) is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_a_deadline_out_of_bounds_is_refused(coordinator: Coordinator, timeout_ms: int) -> None:
+    reply = coordinator.ask(OpenAttempt(JOB, "a", timeout_ms))
+    assert code_of(reply) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+def test_the_number_of_everything_is_bounded(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, most in (("ATTEMPTS_MAX", 2), ("OPEN_JOBS_MAX", 2), ("JOBS_MAX", 3), ("WINNERS_MAX", 1)):
+        monkeypatch.setattr(job_decisions, name, most)
+    winners = [coordinator.prepared("a"), coordinator.prepared("b")]
+    assert code_of(coordinator.ask(OpenAttempt(JOB, "c", 1_000))) is ErrorCode.POLICY_VIOLATION
+    assert code_of(coordinator.decide(*winners)) is ErrorCode.INVALID_REQUEST
+    coordinator.open("a", JobId("sink", "x"))
+    assert code_of(coordinator.ask(OpenAttempt(JobId("s", "y"), "a", 1_000))) is ErrorCode.POLICY_VIOLATION
+    coordinator.ask(AbortJob(JobId("sink", "x")))
+    coordinator.open("a", JobId("sink", "y"))
+    coordinator.ask(AbortJob(JobId("sink", "y")))
+    assert code_of(coordinator.ask(OpenAttempt(JobId("s", "z"), "a", 1_000))) is ErrorCode.POLICY_VIOLATION
+
+
+def test_a_prepared_attempt_is_not_opened_again(coordinator: Coordinator) -> None:
+    """A late copy of OpenAttempt aborts nothing; over what is only written it fences, as a new instance
+    does."""
+    winner = coordinator.prepared("a")
+    assert code_of(coordinator.ask(OpenAttempt(JOB, "a", 1_000))) is STATE
+    writing = coordinator.open("b")
+    coordinator.write(writing)
+    assert code_of(coordinator.ask(OpenAttempt(JOB, "b", 1_000))) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert coordinator.open("b").producer_epoch > writing.producer_epoch
+    assert outcome(coordinator.decide(winner)) == (JobState.COMMITTED, True)
+
+
+def test_kafkas_requests_neither_make_nor_commit_an_attempt(coordinator: Coordinator) -> None:
+    name = transactional_id(JOB, "a")
+    assert code_of(coordinator.ask(InitProducerId(name, 1_000))) is ErrorCode.INVALID_REQUEST
+    winner = coordinator.prepared("a")
+    assert code_of(coordinator.ask(EndTxn(name, *winner[1:], True, 2))) is ErrorCode.INVALID_REQUEST
+    assert code_of(coordinator.ask(EndTxn(name, *winner[1:], False, 2))) is NONE, "its owner gives it up"
+    assert code_of(coordinator.decide(winner)) is STATE
+
+
+def test_jobs_wait_for_the_end_of_the_upgrade(coordinator: Coordinator) -> None:
+    coordinator.level = TWO_PHASE_COMMIT_LEVEL - 1
+    assert code_of(coordinator.ask(OpenAttempt(JOB, "a", 1_000))) is ErrorCode.UNSUPPORTED_VERSION
+    assert coordinator.shard.transactions == {}
+
+
+# --- names and records --------------------------------------------------------------------------------------
+
+parts = st.text(
+    st.characters(blacklist_characters="/", blacklist_categories=["C", "Z"]), min_size=1, max_size=15
+)
+sinks = st.lists(parts, min_size=1, max_size=3).map("/".join)
+job_ids = st.builds(JobId, sinks, parts)
+winners = st.builds(Winner, parts, st.integers(0, 2**63 - 1), st.integers(0, 32_767))
+
+
+@given(job_ids, parts)
+def test_an_attempts_transactional_id_names_its_job_and_hashes_by_its_sink(job: JobId, attempt: str) -> None:
+    check_job(job)
+    check_attempt(attempt)
+    name = transactional_id(job, attempt)
+    assert attempt_of(name) == (job, attempt)
+    assert coordination_key(name) == PREFIX + job.sink
+    assert len(records.encode_key(name)) < 1_000
+
+
+@pytest.mark.parametrize("name", ["orders", "tidegate.job/", "tidegate.job/a", "tidegate.job/a/b", "x/y/z/w"])
+def test_any_other_id_is_its_own_key(name: str) -> None:
+    assert attempt_of(name) is None
+    assert coordination_key(name) == name
+
+
+@given(
+    st.builds(
+        Job, job_ids, st.sampled_from(JobState), st.integers(0, 2**60), st.integers(-1, 2**60),
+        st.lists(winners, max_size=4).map(tuple),
+    )
+)  # fmt: skip
+def test_a_job_survives_the_log(job: Job) -> None:
+    record = job_records.record_of(job)
+    assert job_records.decode_key(record.key) == job.id
+    assert records.decode_key(record.key) is None, "an older coordinator passes it over"
+    assert record.value is not None
+    assert job_records.decode_value(job.id, record.value) == job
+    for cut in range(len(record.value)):
+        with pytest.raises(RecordFormatError):
+            job_records.decode_value(job.id, record.value[:cut])
+
+
+def test_a_record_of_a_later_release_stops_the_load() -> None:
+    value = job_records.record_of(Job(JOB, JobState.OPEN, 5)).value or b""
+    for damaged in (b"\x00\x01" + value[2:], value[:2] + b"\x07" + value[3:]):
+        with pytest.raises(RecordFormatError, match="unknown"):
+            job_records.decode_value(JOB, damaged)
+    assert job_records.decode_key(records.encode_key("t")) is None
+
+
+def test_the_largest_decision_fits_into_a_batch() -> None:
+    size = jobs.ATTEMPT_BYTES_MAX - 5
+    many = tuple(Winner(f"{number:05}" + size * "x", 2**62, 9) for number in range(jobs.WINNERS_MAX))
+    assert len(job_records.encode_value(Job(JOB, JobState.COMMITTED, 1, 2, many))) < (1 << 20) - 4096
+
+
+def test_errors_say_what_is_wrong() -> None:
+    with pytest.raises(KafkaError, match="the batch of a job has 65 bytes: 1 to 64 are possible"):
+        check_job(JobId("s", "x" * 65))
