@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -307,3 +308,16 @@ async def test_a_refused_stranger_fills_no_disk(
         assert await talk(voter, frame(encode(replace(HONEST, cluster_id=cluster_id)))) == b""
     said = [record for record in caplog.records if record.getMessage() == "quorum_peer_refused"]
     assert len(said) == lines
+
+
+async def test_strangers_of_many_addresses_take_bounded_memory(voter: Voter) -> None:
+    for number in range(300):
+        from_address = (f"127.0.{number // 100}.{number % 100 + 2}", 0)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", voter.transport.port, local_addr=from_address
+        )
+        writer.write(frame(encode(replace(HONEST, cluster_id="green"))))
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 3) == b""
+        writer.close()
+    assert len(vars(voter.transport)["_warned"]) <= 257

@@ -240,9 +240,11 @@ def test_a_line_has_little_of_a_long_name(lines: Lines) -> None:
     assert [len(fields["resource"]) for _, fields in lines.lines] == [RESOURCE_LENGTH_MAX] * 2
 
 
-def test_a_name_makes_no_line_of_its_own(lines: Lines) -> None:
+@pytest.mark.parametrize(
+    "name", ["x\naudit refused principal=User:bob \x1b[2J\u2028", "x\nUser:bob", "x\x1b[2J", 'x"User:bob']
+)
+def test_a_name_makes_no_line_of_its_own(lines: Lines, name: str) -> None:
     """Nor a field: a forged line would accuse another user."""
-    name = "x\naudit refused principal=User:bob \x1b[2J\u2028"
     Audit(ManualClock()).refused(context(ApiKey.PRODUCE, name), AclOperation.WRITE, ResourceType.TOPIC, name)
     ((event, fields),) = lines.lines
     record = logging.makeLogRecord({"msg": event, "fields": fields, "name": "audit"})

@@ -461,6 +461,16 @@ async def test_connections_are_limited(setting: str) -> None:
         assert await (await node.client()).metadata() == "User:ANONYMOUS"
 
 
+async def test_an_address_that_is_gone_takes_no_memory() -> None:
+    async with listening("PLAINTEXT") as node:
+        client = await node.client()
+        assert await client.metadata() == "User:ANONYMOUS"
+        assert "127.0.0.1" in repr(vars(node.server)["_of_address"])
+        client.writer.close()
+        await eventually(lambda: node.server.open_count == 0)
+        assert "127.0.0.1" not in repr(vars(node.server)["_of_address"])
+
+
 async def test_an_idle_connection_is_closed() -> None:
     async with listening("PLAINTEXT", connections__max__idle__ms=5_000) as node:
         client = await node.client()
