@@ -1,0 +1,138 @@
+"""The service of jobs at a node: rights on the sink, bad input, and how long OpenAttempt waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tidegate.coordinator.transaction import job_events as events
+from tidegate.coordinator.transaction.jobs import Job, JobId, JobState
+from tidegate.node.cluster.topic_creation import TopicCreation
+from tidegate.node.coordinators.transaction_coordination import TransactionCoordination
+from tidegate.node.data.coordinator_calls import ERROR_KEY, CoordinatorCalls
+from tidegate.node.data.job_service import JobService
+from tidegate.node.serving.grpc_callers import GrpcAccess
+from tidegate.proto import jobs_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+JOB = pb.Job(sink="a/sink", batch="7")
+REFUSED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+BUSY = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "retry")
+
+
+class Aborted(Exception):
+    """As gRPC ends a call."""
+
+
+class Served:
+    """The service, with rights and a coordinator that the test sets."""
+
+    def __init__(self, may: Callable[[str, str], bool] = lambda _method, _name: True) -> None:
+        self.may = may
+        self.replies: list[Any] = []
+        self.asked: list[tuple[str, Any]] = []
+        cluster = SimpleNamespace(state=SimpleNamespace(topics={}, brokers={}), node_id=1)
+        access = SimpleNamespace(
+            caller=lambda _: "someone",
+            require=self._require,
+            allows=lambda _, method, name: may(method, name),
+        )
+        transactions = SimpleNamespace(ask=self._ask, ask_all=self._ask_all)
+        topics = SimpleNamespace(ensure_internal_topic=self._ensure)
+        self.service = JobService(
+            cast(TopicCreation, topics),
+            cast(TransactionCoordination, transactions),
+            cast(GrpcAccess, access),
+            CoordinatorCalls(cast(Any, cluster)),
+        )
+
+    def _require(self, _caller: str, method: str, name: str) -> None:
+        if not self.may(method, name):
+            raise KafkaError(REFUSED, f"{method} {name}")
+
+    async def _ensure(self, _name: str) -> None:
+        pass
+
+    async def _ask(self, key: str, event: Any) -> Any:
+        self.asked.append((key, event))
+        reply = self.replies.pop(0)
+        if isinstance(reply, KafkaError):
+            raise reply
+        return reply
+
+    async def _ask_all(self, event: Any) -> Any:
+        return [await self._ask("", event)]
+
+    async def code_of(self, call: Coroutine[Any, Any, Any]) -> ErrorCode:
+        try:
+            await call
+        except Aborted as ended:
+            return ErrorCode.from_wire(pb.JobError.FromString(ended.args[0]).error_code)
+        return ErrorCode.NONE
+
+    async def abort(self, _status: Any, _details: str, trailing: Any) -> None:
+        raise Aborted(dict(trailing)[ERROR_KEY])
+
+
+REQUESTS: dict[str, Any] = {
+    "OpenAttempt": pb.OpenAttemptRequest(job=JOB, attempt="a", timeout_ms=1),
+    "PrepareAttempt": pb.PrepareAttemptRequest(job=JOB, attempt="a"),
+    "RenewJob": pb.RenewJobRequest(job=JOB, timeout_ms=1),
+    "CommitJob": pb.CommitJobRequest(job=JOB),
+    "AbortJob": pb.AbortJobRequest(job=JOB),
+    "ListJobs": pb.ListJobsRequest(sink="a/sink"),
+    "DescribeJob": pb.DescribeJobRequest(job=JOB),
+}
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+async def test_each_call_needs_the_right_on_its_sink(method: str) -> None:
+    served = Served(lambda named, name: (named, name) != (method, "tidegate.job/a/sink"))
+    call = getattr(served.service, method)(REQUESTS[method], served)
+    assert await served.code_of(call) is REFUSED
+    assert served.asked == [], "the coordinator is not asked"
+
+
+async def test_a_list_leaves_out_what_the_caller_may_not_see() -> None:
+    served = Served(lambda _method, name: not name.endswith("secret"))
+    jobs = tuple((Job(JobId(sink, "1"), JobState.OPEN, 5), 0) for sink in ("open", "secret"))
+    served.replies = [events.JobsReply(jobs)]
+    listed = await served.service.ListJobs(pb.ListJobsRequest(), cast(Any, served))
+    assert [each.job.sink for each in listed.jobs] == ["open"]
+
+
+@pytest.mark.parametrize(
+    ("method", "bad"),
+    [
+        ("OpenAttempt", pb.OpenAttemptRequest(job=JOB, attempt="a/b", timeout_ms=1)),
+        ("OpenAttempt", pb.OpenAttemptRequest(attempt="a", timeout_ms=1)),
+        ("PrepareAttempt", pb.PrepareAttemptRequest(job=JOB)),
+        ("CommitJob", pb.CommitJobRequest(job=pb.Job(sink="s", batch="1/2"))),
+        ("CommitJob", pb.CommitJobRequest(job=JOB, winners=[pb.Winner(attempt="a")] * 10_001)),
+    ],
+)
+async def test_bad_input_is_refused_before_the_coordinator_is_asked(method: str, bad: Any) -> None:
+    served = Served()
+    assert await served.code_of(getattr(served.service, method)(bad, served)) is ErrorCode.INVALID_REQUEST
+    assert served.asked == []
+
+
+async def test_an_attempt_waits_for_the_end_of_what_is_left_of_it() -> None:
+    served = Served()
+    served.replies = [BUSY, BUSY, events.AttemptReply(JobState.OPEN, 7, 2)]
+    async with asyncio.timeout(10):
+        opened = await served.service.OpenAttempt(REQUESTS["OpenAttempt"], cast(Any, served))
+    assert (opened.transactional_id, opened.producer_id) == ("tidegate.job/a/sink/7/a", 7)
+    assert {key for key, _ in served.asked} == {"tidegate.job/a/sink/7/any"}
+    served.replies = [events.AttemptReply(JobState.COMMITTED)]
+    replayed = await served.service.OpenAttempt(REQUESTS["OpenAttempt"], cast(Any, served))
+    assert (replayed.state, replayed.transactional_id) == (pb.COMMITTED, "")
+
+
+async def test_an_outcome_that_is_not_known_has_its_own_number() -> None:
+    served = Served()
+    served.replies = [events.DecisionReply(None, (), False, -1)]
+    assert (await served.service.AbortJob(REQUESTS["AbortJob"], cast(Any, served))).outcome == pb.UNKNOWN
