@@ -166,7 +166,8 @@ METHOD_RIGHTS: Final[Mapping[str, Right]] = {
     "PlanManyRanges": _TOPIC_DESCRIBE,
     "CountRecords": _TOPIC_DESCRIBE,
     "ReadRange": _TOPIC_READ,
-    "PrepareTransaction": _TWO_PHASE_COMMIT,
+    "PrepareTransaction": _TRANSACTION_WRITE,
+    "PrepareTransaction/two-phase": _TWO_PHASE_COMMIT,
     **dict.fromkeys(
         ("OpenAttempt", "PrepareAttempt", "RenewJob", "CommitJob", "AbortJob"), _TRANSACTION_WRITE
     ),

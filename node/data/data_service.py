@@ -73,7 +73,8 @@ PARK_AFTER_S: Final = 2.0  # a stream whose reader leaves a chunk for so long lo
 WAITING_NOTE_S: Final = 5.0  # how often a stream in the queue sends its reader a message
 QUEUE_STALL_S: Final = 60.0  # when no stream makes progress for so long, waiting ones fail
 SAMPLE_BYTES_MAX: Final = 16 << 20  # of the one batch by which compression is judged
-PARTITIONS_MAX: Final = 10_000  # of one request
+ENTRIES_MAX: Final = 10_000  # of one request: four megabytes can claim two millions
+ENTRIES_AT_ONCE: Final = 100  # then other clients have their turn on the loop
 COUNT_ATTEMPTS: Final = 5  # the cleaner or a truncation may change the log while it is counted
 RANGES_MAX: Final = 100_000  # of one answer
 CLIENT_ID: Final = ""  # of all readers: they share the quota of their user
@@ -136,9 +137,19 @@ class DataService(data_pb2_grpc.DataServicer):
     async def DescribeTopics(
         self, request: pb.DescribeTopicsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeTopicsReply:
+        return await self._answer(context, "", -1, self._describe_topics(request, context))
+
+    async def _describe_topics(
+        self, request: pb.DescribeTopicsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DescribeTopicsReply:
+        _require_few(len(request.topics), "topics")
         state, caller = self._cluster(), self._access.caller(context)
         reply = pb.DescribeTopicsReply(endpoints=[str(broker.grpc) for broker in state.unfenced_brokers()])
-        for name in request.topics or sorted(state.topics):
+        # once each: a topic of many partitions, named many times, would make an answer of any size
+        names = dict.fromkeys(request.topics) or sorted(state.topics)
+        for number, name in enumerate(names):
+            if number % ENTRIES_AT_ONCE == ENTRIES_AT_ONCE - 1:
+                await asyncio.sleep(0)
             if not self._access.allows(caller, "DescribeTopics", name):
                 if request.topics:
                     refused = self._access.refusal(caller, "DescribeTopics", name)
@@ -149,8 +160,8 @@ class DataService(data_pb2_grpc.DataServicer):
                 reply.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
             described = reply.topics.add(name=name, topic_id=topic.topic_id.bytes, internal=topic.internal)
-            for number in sorted(topic.partitions):
-                described.partitions.add(partition=number, leader=self._leader_hint(name, number))
+            for partition in sorted(topic.partitions):
+                described.partitions.add(partition=partition, leader=self._leader_hint(name, partition))
         return reply
 
     async def Offsets(
@@ -208,8 +219,11 @@ class DataService(data_pb2_grpc.DataServicer):
     # --- offsets --------------------------------------------------------------------------------------------
 
     async def _offsets(self, request: pb.OffsetsRequest) -> pb.OffsetsReply:
+        _require_few(len(request.queries), "queries")
         reply = pb.OffsetsReply()
-        for query in request.queries:
+        for number, query in enumerate(request.queries):
+            if number % ENTRIES_AT_ONCE == ENTRIES_AT_ONCE - 1:
+                await asyncio.sleep(0)
             answer = reply.offsets.add(partition=query.partition, offset=-1, timestamp_ms=-1)
             try:
                 await self._batch_threads.ask(partial(self._answer_offset, request, query, answer))
@@ -260,11 +274,7 @@ class DataService(data_pb2_grpc.DataServicer):
         self, request: pb.PlanManyRangesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.PlanManyRangesReply:
         caller = self._access.caller(context)
-        if len(request.partitions) > PARTITIONS_MAX:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"{len(request.partitions)} partitions in one request: at most {PARTITIONS_MAX}",
-            )
+        _require_few(len(request.partitions), "partitions")
         reply = pb.PlanManyRangesReply()
         ranges = 0
         for each in request.partitions:
@@ -557,6 +567,14 @@ class DataService(data_pb2_grpc.DataServicer):
             _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE),
             str(error),
             ((ERROR_DETAIL_KEY, detail.SerializeToString()),),
+        )
+
+
+def _require_few(count: int, entries: str) -> None:
+    """Raises KafkaError for a request of more entries than any client sends."""
+    if count > ENTRIES_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"{count} {entries} in one request: at most {ENTRIES_MAX}"
         )
 
 

@@ -32,7 +32,9 @@ class TwoPhaseCommitService(jobs_pb2_grpc.TwoPhaseCommitServicer):
         self, request: pb.PrepareTransactionRequest, context: Context
     ) -> pb.PrepareTransactionReply:
         async def prepare() -> pb.PrepareTransactionReply:
-            self._access.require(self._access.caller(context), "PrepareTransaction", request.transactional_id)
+            caller, name = self._access.caller(context), request.transactional_id
+            self._access.require(caller, "PrepareTransaction", name)
+            self._access.require(caller, "PrepareTransaction/two-phase", name)
             if not self._configuration.flag("transaction.two.phase.commit.enable"):
                 raise KafkaError(
                     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,

@@ -4,7 +4,7 @@ in the middle."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -181,6 +181,32 @@ def test_unknown_topics_are_named_not_left_out(cluster: ServedCluster) -> None:
     assert len(reply.endpoints) == 2
     everything = stub_of(cluster, 1).DescribeTopics(pb.DescribeTopicsRequest())
     assert [topic.name for topic in everything.topics] == ["flights", "open"]
+
+
+def test_a_topic_that_is_named_many_times_is_described_once(cluster: ServedCluster) -> None:
+    reply = stub_of(cluster, 1).DescribeTopics(pb.DescribeTopicsRequest(topics=["flights", "x", "flights"]))
+    assert [topic.name for topic in reply.topics] == ["flights", "x"]
+
+
+@pytest.mark.parametrize(
+    ("method", "request_of"),
+    [
+        ("DescribeTopics", lambda count: pb.DescribeTopicsRequest(topics=[""] * count)),
+        ("Offsets", lambda count: pb.OffsetsRequest(topic="flights", queries=[pb.OffsetQuery()] * count)),
+        (
+            "PlanManyRanges",
+            lambda count: pb.PlanManyRangesRequest(partitions=[pb.PlanRangesRequest()] * count),
+        ),
+    ],
+)
+def test_a_request_that_claims_too_many_entries_is_refused(
+    cluster: ServedCluster, method: str, request_of: Callable[[int], Any]
+) -> None:
+    call = getattr(stub_of(cluster, 1), method)
+    call(request_of(data_service.ENTRIES_MAX))
+    with pytest.raises(grpc.RpcError, match="at most 10000") as caught:
+        call(request_of(data_service.ENTRIES_MAX + 1))
+    assert detail_of(caught.value).error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("codec", list(Compression))
