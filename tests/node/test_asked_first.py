@@ -116,7 +116,18 @@ AWAITS: dict[ApiKey, Awaits] = {
         ("turns.before_next",), "state and rights are read anew behind each turn"
     ),
     ApiKey.FIND_COORDINATOR: Awaits(
-        ("topics.ensure_internal_topic",), "the session is asked again when the topic is there"
+        ("topics.ensure_internal_topic", "turns.before_next"),
+        "the session is asked for each key, and again when the topic is there",
+    ),
+    **dict.fromkeys(
+        (
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
+            ApiKey.DELETE_GROUPS,
+            ApiKey.DESCRIBE_GROUPS,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            ApiKey.OFFSET_FETCH,
+        ),
+        Awaits(("turns.before_next",), "right and shard are asked for each name behind its turn"),
     ),
     ApiKey.ADD_OFFSETS_TO_TXN: Awaits(
         ("topics.ensure_internal_topic",), "only then the shard is asked, which decides"

@@ -18,7 +18,7 @@ from ....security.acls import ResourceType
 from ....wire.errors import ErrorCode, KafkaError
 from ...coordinators.group_coordination import check_consumer_groups_enabled
 from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from ...serving.requests import CooperativeYield, Fields, RequestContext
 from ..cluster.authorized_operations import NOT_ASKED_FOR, authorized_operations
 
 if TYPE_CHECKING:
@@ -29,13 +29,11 @@ _CONSUMER_MEMBER: Final = 1
 
 
 async def handle(broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest) -> Fields:
-    return {
-        "throttle_time": 0,
-        "groups": [
-            await _describe(broker, context, group_id, request.include_authorized_operations)
-            for group_id in request.group_ids
-        ],
-    }
+    described, turns = [], CooperativeYield(context)
+    for group_id in request.group_ids:
+        await turns.before_next()
+        described.append(await _describe(broker, context, group_id, request.include_authorized_operations))
+    return {"throttle_time": 0, "groups": described}
 
 
 async def _describe(

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 from ....coordinator.group.events import DeleteGroup
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from ...serving.requests import CooperativeYield, Fields, RequestContext
 
 if TYPE_CHECKING:
     from ....wire.request_types import DeleteGroupsRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Fields:
-    results = []
+    results, turns = [], CooperativeYield(context)
     for group_id in dict.fromkeys(request.groups_names):
+        await turns.before_next()
         code = ErrorCode.NONE
         try:
             broker.permissions.require(context, "group", group_id)

@@ -9,7 +9,7 @@ from ....coordinator.group.events import DescribeGroup
 from ....security.acls import ResourceType
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from ...serving.requests import CooperativeYield, Fields, RequestContext
 from ..cluster.authorized_operations import NOT_ASKED_FOR, authorized_operations
 
 if TYPE_CHECKING:
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 async def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Fields:
     with_operations = getattr(request, "include_authorized_operations", False)
-    return {
-        "throttle_time": 0,
-        "groups": [
-            await _describe(broker, context, group_id, with_operations) for group_id in request.groups
-        ],
-    }
+    described, turns = [], CooperativeYield(context)
+    for group_id in request.groups:
+        await turns.before_next()
+        described.append(await _describe(broker, context, group_id, with_operations))
+    return {"throttle_time": 0, "groups": described}
 
 
 async def _describe(

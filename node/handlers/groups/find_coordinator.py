@@ -17,7 +17,7 @@ from ...cluster.internal_topics import (
     transaction_partition_for,
 )
 from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from ...serving.requests import CooperativeYield, Fields, RequestContext
 
 if TYPE_CHECKING:
     from ....wire.request_types import (
@@ -37,7 +37,10 @@ async def handle(broker: Broker, context: RequestContext, request: FindCoordinat
     key_type = getattr(request, "key_type", 0)
     if context.api_version >= 4:
         keys = cast("FindCoordinatorRequestV6", request).coordinator_keys
-        found = [{"key": key, **await _find(broker, context, key_type, key)} for key in keys]
+        found, turns = [], CooperativeYield(context)
+        for key in keys:
+            await turns.before_next()
+            found.append({"key": key, **await _find(broker, context, key_type, key)})
         return {"throttle_time": 0, "coordinators": found}
     key = cast("FindCoordinatorRequestV0", request).key
     return {"throttle_time": 0, **await _find(broker, context, key_type, key)}

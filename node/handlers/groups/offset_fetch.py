@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from ....coordinator.group.events import FetchedOffset, OffsetFetch
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from ...serving.requests import CooperativeYield, Fields, RequestContext
 
 if TYPE_CHECKING:
     from ....wire.request_types import (
@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Fields:
     require_stable = getattr(request, "require_stable", False)
     if context.api_version >= 8:
-        groups = [
-            {
-                "group_id": group.group_id,
-                **await _fetch(broker, context, group.group_id, group.topics, require_stable, group),
-            }
-            for group in cast("OffsetFetchRequestV9", request).groups
-        ]
+        groups, turns = [], CooperativeYield(context)
+        for group in cast("OffsetFetchRequestV9", request).groups:
+            await turns.before_next()
+            found = await _fetch(broker, context, group.group_id, group.topics, require_stable, group)
+            groups.append({"group_id": group.group_id, **found})
         return {"throttle_time": 0, "groups": groups}
     of_one = cast("OffsetFetchRequestV1", request)
     return {

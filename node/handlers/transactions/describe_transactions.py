@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 from ....coordinator.transaction.events import DescribeTransactions
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.broker import Broker
-from ...serving.requests import Fields, RequestContext
+from ...serving.requests import CooperativeYield, Fields, RequestContext
 
 if TYPE_CHECKING:
     from ....wire.request_types import DescribeTransactionsRequest
 
 
 async def handle(broker: Broker, context: RequestContext, request: DescribeTransactionsRequest) -> Fields:
-    return {
-        "throttle_time": 0,
-        "transaction_states": [await _describe(broker, context, name) for name in request.transactional_ids],
-    }
+    described, turns = [], CooperativeYield(context)
+    for name in request.transactional_ids:
+        await turns.before_next()
+        described.append(await _describe(broker, context, name))
+    return {"throttle_time": 0, "transaction_states": described}
 
 
 async def _describe(broker: Broker, context: RequestContext, transactional_id: str) -> dict[str, object]:
