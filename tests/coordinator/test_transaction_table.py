@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from tidegate.controller.state.model import TWO_PHASE_COMMIT_LEVEL
+from tidegate.controller.state.model import RELEASED_LEVEL, TWO_PHASE_COMMIT_LEVEL
 from tidegate.coordinator.outcome import Context, CoordinatorRecord, ReplayedRecord, Reply, Write
 from tidegate.coordinator.transaction import job_records, records
 from tidegate.coordinator.transaction import shard as shard_module
@@ -43,6 +43,7 @@ from tidegate.coordinator.transaction.state import (
     TransactionMetadata,
     TransactionPartition,
     TransactionState,
+    is_stored,
     leads_to,
     may_follow,
 )
@@ -127,7 +128,7 @@ def make(
         made.replay(ReplayedRecord(39, NOW, record.key, record.value))
     if state is S.DEAD:
         return made
-    busy = state in (S.ONGOING, S.PREPARED, S.PREPARE_COMMIT, S.PREPARE_ABORT)
+    busy = state.runs
     entry = TransactionMetadata(
         name,
         PID,
@@ -207,15 +208,33 @@ def seen(outcome: Write[Any, Any], made: TransactionShard) -> str:
 PAIRS = [pair for pair in RULES if pair[0] is not S.PREPARE_EPOCH_FENCE]
 
 
+LATER = {T.PREPARE, T.INIT_KEEPING, T.JOB_COMMITTED, T.JOB_ABORTED}
+"""What no client can ask for before the upgrade to the level after the released one is finished."""
+
+
 @pytest.mark.parametrize("max_epoch", EPOCHS)
 @pytest.mark.parametrize(("state", "stimulus"), PAIRS, ids=lambda value: value.name)
 def test_every_pair_has_its_outcome(state: S, stimulus: Stimulus, max_epoch: int) -> None:
+    check_outcome(state, stimulus, max_epoch, TWO_PHASE_COMMIT_LEVEL)
+
+
+@pytest.mark.parametrize("max_epoch", EPOCHS)
+@pytest.mark.parametrize(("state", "stimulus"), PAIRS, ids=lambda value: value.name)
+def test_every_pair_has_its_outcome_in_the_middle_of_an_upgrade(
+    state: S, stimulus: Stimulus, max_epoch: int
+) -> None:
+    """A shard that sets a new field, or enters a new state, without asking for the level fails here."""
+    if is_stored(state, RELEASED_LEVEL) and stimulus not in LATER:
+        check_outcome(state, stimulus, max_epoch, RELEASED_LEVEL)
+
+
+def check_outcome(state: S, stimulus: Stimulus, max_epoch: int, level: int) -> None:
     repeated = stimulus in (T.COMMIT_REPEATED, T.ABORT_REPEATED)
     tv2 = repeated or stimulus in (T.PREPARE, T.COMMIT, T.ABORT)
     last = EPOCH - 1 if repeated else -1
     made = make(
         state, version=2 if tv2 else 1, old=stimulus is T.TIMEOUT, last=last, max_epoch=max_epoch,
-        stimulus=stimulus,
+        level=lambda: level, stimulus=stimulus,
     )  # fmt: skip
     before = state_of(made)
     if EXPECTED[stimulus][COLUMNS.index(state)] is NEVER:
