@@ -54,6 +54,8 @@ from .permissions import Permissions
 log = logs.get(__name__)
 
 EXCHANGE_S_MAX: Final = 10.0
+NAME_CHARACTERS_MAX: Final = 250
+"""Of a name in a refusal, which travels in the metadata of a call: gRPC bounds them at 8 KiB."""
 EXCHANGES_MAX: Final = 200
 CALLS_PER_PRINCIPAL_MAX: Final = 1_000
 
@@ -149,9 +151,10 @@ class GrpcAccess:
         log."""
         right, listener = METHOD_RIGHTS[method], self._identity.security.name
         self._on_refused(caller.principal, listener, caller.host, method, right, name)
+        shown = name if len(name) <= NAME_CHARACTERS_MAX else name[:NAME_CHARACTERS_MAX] + "..."
         return KafkaError(
             right.error,
-            f"{caller.principal} lacks {right.operation.name} on {right.resource_type.name} {name}",
+            f"{caller.principal} lacks {right.operation.name} on {right.resource_type.name} {shown}",
         )
 
     @contextmanager

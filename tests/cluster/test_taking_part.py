@@ -30,6 +30,7 @@ TRANSACTIONS = "transaction.version"
 # A node that knows the metadata's feature by its former name alone, as the version before this one.
 OLDER = """
 from tidegate.controller.state import model
+import tidegate.coordinator.group.levels  # an older version has its own newest level
 del model.SUPPORTED_FEATURES["tidegate.metadata.version"]
 from tidegate.node.__main__ import main
 main()

@@ -38,6 +38,7 @@ from tidegate.security.session_tokens import AUTHENTICATE, MECHANISM_KEY
 from tidegate.tests.certificates import Authority
 from tidegate.tests.grpc_access import access
 from tidegate.tests.guarded_nodes import plain_users
+from tidegate.wire.errors import KafkaError
 
 SECRET = b"the cluster's"
 DESCRIBE = Acl(
@@ -228,6 +229,16 @@ async def test_a_right_is_asked_for_and_its_lack_is_reported() -> None:
         assert await status_of(ask(channel, shown)) is not grpc.StatusCode.OK
         assert node.refused == ["User:bob Status"]
         assert node.asked == []
+
+
+async def test_a_refusal_does_not_repeat_a_name_of_any_length() -> None:
+    """gRPC would end the call for metadata that are too long, and the client would not learn why."""
+    async with guarded() as made:
+        caller = grpc_callers.Caller(Principal("User", "bob"), "127.0.0.1")
+        with pytest.raises(KafkaError) as refused:
+            made.access.require(caller, "DescribeTopics", 1_000_000 * "x")
+        assert "bob lacks DESCRIBE on TOPIC xxx" in refused.value.message
+        assert len(refused.value.message) < 1000
 
 
 async def test_a_principal_has_so_many_calls_and_takes_no_memory_afterwards() -> None:
