@@ -246,6 +246,20 @@ def group_ids_of(event: GroupEvent) -> tuple[str, ...]:
             return (event.group_id,)
 
 
+def heard_member(event: GroupEvent) -> str | None:
+    """The member that the coordinator hears by this event, once its group knows it: its silence ends
+    (`silence.py`).  None: of a member that leaves, of a client that may be no member, of no member."""
+    match event:
+        case Heartbeat() | ConsumerGroupHeartbeat() | JoinGroup() | SyncGroup():
+            return event.member_id
+        case LeaveGroup() | OffsetCommit() | TxnOffsetCommit() | OffsetFetch():
+            return None
+        case DeleteGroup() | DeleteOffsets() | ListGroups() | DescribeGroup() | DescribeConsumerGroup():
+            return None
+        case TopicsDeleted() | GroupTimer() | ConsumerGroupTimer() | SilenceTimer() | ExpireOffsets():
+            return None
+
+
 @dataclass(slots=True, frozen=True)
 class GroupConfig:
     """The settings of a group shard."""

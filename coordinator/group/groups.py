@@ -44,8 +44,11 @@ from .events import (
     ListGroups,
     ListGroupsReply,
     SilenceTimer,
+    heard_member,
 )
 from .offsets import OffsetStore
+
+ClassicEvent = JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer
 
 
 class Groups:
@@ -140,9 +143,7 @@ class Groups:
 
     # --- members of the classic protocol --------------------------------------------------------------------
 
-    def on_classic_request(
-        self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer, context: Context
-    ) -> GroupOutcome:
+    def on_classic_request(self, event: ClassicEvent, context: Context) -> GroupOutcome:
         if not event.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
         if isinstance(event, JoinGroup):
@@ -161,13 +162,13 @@ class Groups:
             self._move(group, event, context, change)
         except KafkaError as error:
             change.reply = error
-        # a heartbeat only extends a deadline: the stored one is still a lower bound
+        # all but a heartbeat, which only extends a deadline: the stored one is still a lower bound
         if not isinstance(event, Heartbeat):
             self._store_group(group)
         written = kind_before if group.members or group.pending_members else []
         written += self._written(group, change, context.now_ms)
-        if isinstance(event, (JoinGroup, SyncGroup, Heartbeat)) and event.member_id in group.members:
-            written += self.silences.request_received(group.group_id, event.member_id)
+        if heard_member(event) in group.members:
+            written += self._silence_ended(event)
         if change.reply is None:
             return Wait(written, change.answers)
         return Write(written, change.reply, answers=change.answers)
@@ -183,6 +184,11 @@ class Groups:
         generation = CoordinatorRecord(records.encode_group_key(group.group_id), value)
         return [generation, *self.silences.forget_all_but(group.group_id, group.members)]
 
+    def _silence_ended(self, event: ClassicEvent | ConsumerGroupHeartbeat) -> list[CoordinatorRecord]:
+        """The tombstone of the silence note of the member that the event is heard from."""
+        member_id = heard_member(event)
+        return [] if member_id is None else self.silences.request_received(event.group_id, member_id)
+
     def on_silence_timer(self, now_ms: int) -> GroupOutcome:
         return Write(self.silences.on_timer(now_ms, self._is_member), Acknowledged())
 
@@ -195,7 +201,7 @@ class Groups:
     def _move(
         self,
         group: ClassicGroup,
-        event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer,
+        event: ClassicEvent,
         context: Context,
         change: Change,
     ) -> None:
@@ -225,11 +231,7 @@ class Groups:
         """A request of a classic member to a consumer group."""
         draft = self.consumers.draft(self.consumers.groups[event.group_id])
         reply: GroupReply | KafkaError
-        notes_removed = (
-            []
-            if isinstance(event, LeaveGroup)
-            else self.silences.request_received(event.group_id, event.member_id)
-        )
+        notes_removed = self._silence_ended(event)
         try:
             match event:
                 case JoinGroup():
@@ -304,7 +306,7 @@ class Groups:
                 if member_id in draft.group.members:
                     self.consumers.watch(draft.group, member_id, context.now_ms)
         tombstone = self._classic_tombstone(event.group_id) if draft.records else []
-        notes_removed = self.silences.request_received(event.group_id, event.member_id)
+        notes_removed = self._silence_ended(event)
         written = [*tombstone, *self._settled(draft, context.now_ms, joined=False), *notes_removed]
         return Write(written, reply, answers=change.answers)
 
@@ -312,14 +314,16 @@ class Groups:
         draft = self.consumers.on_timer(event, context)
         return Write(self._settled(draft, context.now_ms, joined=False), Acknowledged())
 
-    def _without_group(
-        self, event: JoinGroup | SyncGroup | Heartbeat | LeaveGroup | GroupTimer
-    ) -> GroupOutcome:
-        if isinstance(event, GroupTimer):
-            return Reply(Acknowledged())
-        if isinstance(event, LeaveGroup):
-            return Reply(LeaveReply(tuple((member, ErrorCode.UNKNOWN_MEMBER_ID) for member in event.members)))
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {event.group_id} is not known: join again")
+    def _without_group(self, event: ClassicEvent) -> GroupOutcome:
+        match event:
+            case GroupTimer():
+                return Reply(Acknowledged())
+            case LeaveGroup():
+                results = tuple((member, ErrorCode.UNKNOWN_MEMBER_ID) for member in event.members)
+                return Reply(LeaveReply(results))
+            case JoinGroup() | SyncGroup() | Heartbeat():
+                message = f"group {event.group_id} is not known: join again"
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, message)
 
     def _store_group(self, group: ClassicGroup) -> None:
         """Stores the group and its next deadline; drops a group that never had a member."""
