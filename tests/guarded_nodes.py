@@ -3,14 +3,12 @@ own listener, PLAINTEXT, has a super user of its own, ANONYMOUS."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from tidegate.processes.local_cluster import LocalCluster
-from tidegate.runtime.network import port_is_free
+from tidegate.tests.base_ports import free_base_port
 
 SASL = "SASL_PLAINTEXT"
 STEP = 100
@@ -34,22 +32,12 @@ def settings_of(base: int, users: Iterable[str]) -> dict[str, object]:
     }
 
 
-def free_base_port() -> int:
-    """Runs beside one another begin to look at different ports, so that they seldom find the same ones."""
-    bases = [*range(13_041, 29_041, 1000)]
-    begin = os.getpid() % len(bases)
-    for base in (*bases[begin:], *bases[:begin]):
-        if all(port_is_free(base + STEP * use) for use in range(len(USES))):
-            return base
-    pytest.fail("no free ports")
-
-
 @asynccontextmanager
 async def guarded_node(
     directory: Path, users: Iterable[str], settings: Mapping[str, object] | None = None
 ) -> AsyncIterator[tuple[str, int]]:
     """The address of the listener for `users` (root is one of them) of a node that is ready."""
-    base = free_base_port()
+    base = free_base_port(len(USES))
     wanted = {**settings_of(base, ("root", *users)), **(settings or {})}
     async with LocalCluster(directory, 1, wanted, base_port=base):
         yield "127.0.0.1", base + STEP * USES.index(SASL)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
-from tidegate.runtime.network import port_is_free
+from tidegate.tests.base_ports import free_base_port
 from tidegate.wire.api import ApiKey
 
 from .conformance import Asker
@@ -22,18 +22,9 @@ STEP = 100
 """Between the ports of one node, as LocalCluster counts them."""
 
 
-def free_base_port() -> int:
-    """Ports whose last digit is the node's number: one setting serves all nodes."""
-    for base in range(13_001, 29_001, 1000):
-        ports = (base + STEP * use + node for use in range(len(USES)) for node in range(NODES))
-        if all(map(port_is_free, ports)):
-            return base
-    pytest.fail("no free ports")
-
-
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    base = free_base_port()
+    base = free_base_port(len(USES), NODES, last_digit=1)  # and of its nodes: one setting serves all
     listeners = {
         use: f"{use}://127.0.0.1:{(base + STEP * number) // 10}{{node.id}}" for number, use in enumerate(USES)
     }

@@ -26,10 +26,11 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from tidegate.client import Admin
 from tidegate.client.connecting.errors import FatalError
 from tidegate.processes.local_cluster import LocalCluster
-from tidegate.runtime.network import free_port, port_is_free
+from tidegate.runtime.network import free_port
 from tidegate.runtime.tls import TlsFiles
 from tidegate.security.client_security import ClientSecurity
 from tidegate.security.first_users import FirstUser
+from tidegate.tests.base_ports import free_base_port
 from tidegate.tests.certificates import Authority
 from tidegate.tests.eventually import eventually
 
@@ -61,15 +62,6 @@ class Secured:
         return context
 
 
-def free_base() -> int:
-    """A first port; those of the other uses follow."""
-    return next(
-        base
-        for base in range(17_001, 29_001, 1000)
-        if all(port_is_free(base + STEP * use) for use in range(len(USES)))
-    )
-
-
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
     authority = Authority(tmp_path / "tls")
@@ -79,7 +71,7 @@ async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
     (tmp_path / "jwks.json").write_text(json.dumps({"keys": [public | {"kid": "k", "use": "sig"}]}))
     now = int(time.time())
     claims = {"sub": "alice", "aud": "tidegate", "iss": "tests", "iat": now, "exp": now + 600, "scope": ""}
-    base = free_base()
+    base = free_base_port(len(USES))
     listeners = [f"{use}://127.0.0.1:{base + STEP * number}" for number, use in enumerate(USES)]
     settings = {
         "listeners": listeners,
@@ -263,7 +255,7 @@ async def test_the_keys_of_an_endpoint_that_comes_after_the_node(
     own, key, port = authority.issue("127.0.0.1"), ec.generate_private_key(ec.SECP256R1()), free_port()
     public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key()))
     key_set = json.dumps({"keys": [public | {"kid": "k", "use": "sig"}]}).encode()
-    base = free_base()
+    base = free_base_port(len(USES))
     ports = {name: base + STEP * number for number, name in enumerate((*USES[:4], "SASL_PLAINTEXT"))}
     settings = {
         "listeners": [f"{name}://127.0.0.1:{each}" for name, each in ports.items()],

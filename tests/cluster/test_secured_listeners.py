@@ -18,9 +18,9 @@ from tidegate.client.connecting.errors import FatalError
 from tidegate.client.consuming.consumer import Consumer as OwnConsumer
 from tidegate.client.producing.producer import Producer as OwnProducer
 from tidegate.processes.local_cluster import LocalCluster
-from tidegate.runtime.network import port_is_free
 from tidegate.runtime.tls import TlsFiles
 from tidegate.security.client_security import ClientSecurity
+from tidegate.tests.base_ports import free_base_port
 from tidegate.tests.certificates import Authority
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -56,18 +56,11 @@ class Secured:
         return self.client(use, sasl_mechanisms="PLAIN", sasl_username=user, sasl_password=password)
 
 
-def free_base_port() -> int:
-    for base in range(13_001, 29_001, 1000):
-        if all(port_is_free(base + STEP * use) for use in range(len(USES))):
-            return base
-    pytest.fail("no free ports")
-
-
 @pytest.fixture
 async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
     authority = Authority(tmp_path / "tls")
     own: TlsFiles = authority.issue("localhost")
-    base = free_base_port()
+    base = free_base_port(len(USES))
     listeners = [f"{use}://127.0.0.1:{base + STEP * number}" for number, use in enumerate(USES)]
     settings = {
         "listeners": listeners,

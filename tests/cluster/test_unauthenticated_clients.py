@@ -14,8 +14,9 @@ import pytest
 from tidegate.client.connecting.connection import BrokerConnection
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.runtime.http import get
-from tidegate.runtime.network import UNAUTHENTICATED_MAX, port_is_free
+from tidegate.runtime.network import UNAUTHENTICATED_MAX
 from tidegate.security.client_security import ClientSecurity
+from tidegate.tests.base_ports import free_base_port
 from tidegate.tests.certificates import Authority
 from tidegate.tests.eventually import eventually
 
@@ -68,16 +69,9 @@ class Crowded:
         return len(list(Path(f"/proc/{self.cluster.node(1).pid}/fd").iterdir()))
 
 
-def free_base_port() -> int:
-    for base in range(13_011, 29_011, 1000):
-        if all(port_is_free(base + STEP * use) for use in range(len(USES))):
-            return base
-    pytest.fail("no free ports")
-
-
 @pytest.fixture
 async def crowded(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Crowded]:
-    base, authority = free_base_port(), Authority(tmp_path / "tls")
+    base, authority = free_base_port(len(USES)), Authority(tmp_path / "tls")
     files = authority.issue("localhost")
     ports = {use: base + STEP * number for number, use in enumerate(USES)}
     settings = {
