@@ -14,9 +14,9 @@ import pytest
 from tidegate.client.connecting.connection import BrokerConnection
 from tidegate.client.connecting.errors import ConnectionFailed, FatalError
 from tidegate.processes.local_cluster import LocalCluster
-from tidegate.runtime.network import free_port
 from tidegate.security.client_security import ClientSecurity
 from tidegate.security.delegation_tokens import token_password
+from tidegate.tests.base_ports import free_base_port
 from tidegate.wire import codec
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
@@ -88,9 +88,7 @@ def token(token_id: str, password: str, mechanism: str = "SCRAM-SHA-512") -> Cli
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    base = free_port()
-    while base + STEP * len(USES) > 32_000 or base < 10_000:
-        base = free_port() % 20_000 + 10_000
+    base = free_base_port(len(USES))
     settings = {
         "listeners": [f"{use}://127.0.0.1:{base + STEP * number}" for number, use in enumerate(USES)],
         "listener.security.protocol.map": [
