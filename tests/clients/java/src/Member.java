@@ -1,6 +1,7 @@
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
@@ -16,7 +17,8 @@ final class Member implements AutoCloseable {
     private final Watch watch;
     private final Thread thread;
     private volatile boolean running = true;
-    private boolean calledBack;
+    /** What the callbacks have said, in the thread of the consumer alone. */
+    private final Set<TopicPartition> owned = new HashSet<>();
 
     volatile Set<Integer> assigned = Set.of();
     volatile int generation = -1;
@@ -60,17 +62,16 @@ final class Member implements AutoCloseable {
                     note("!", partitions);
                 }
             });
-            // A consumer that is closed right after its callback, before its next poll, gives partitions up a second time,
-            // also at a Kafka.
+            // A consumer that is closed after its callback, before its assignment follows (the newer protocol's own thread does
+            // that), gives partitions up a second time, also at a Kafka.
             do {
-                calledBack = false;
                 ConsumerRecords<String, String> records = consumer.poll(Duration.ofMillis(50));
                 generation = consumer.groupMetadata().generationId();
                 assigned = numbers(consumer.assignment());
                 if (!records.isEmpty()) {
                     work.on(records, consumer);
                 }
-            } while (running || calledBack);
+            } while (running || !owned.equals(consumer.assignment()));
         } catch (Exception stopped) {
             failure = stopped;
         }
@@ -78,7 +79,11 @@ final class Member implements AutoCloseable {
     }
 
     private void note(String sign, Collection<TopicPartition> partitions) {
-        calledBack = true;
+        if (sign.equals("+")) {
+            owned.addAll(partitions);
+        } else {
+            owned.removeAll(partitions);
+        }
         watch.changed(this, sign.equals("+"), partitions);
         if (!partitions.isEmpty()) {
             synchronized (events) {
