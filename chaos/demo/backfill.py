@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from ...runtime.clock import Clock
 from ...spark.session import local_session, stop_session
 from .flights import DailyTotal
 
@@ -20,23 +21,32 @@ SCHEMA = (
     "arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, distance int"
 )
 
+STEPS: Final = ("session", "flights to aggregates in Parquet", "flights to the checks", "late arrivals")
+ROWS_A_POINT: Final = 5000  # of the line that shows what was read
+
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
     """What Spark read: `flights` holds (id, transaction, attempt) of every visible record, `late` the ids and
-    values."""
+    values.  `steps` are what it did from when to when, `read` when how many rows had arrived since before."""
 
     totals: set[DailyTotal]
     flights: list[tuple[int, str, int]]
     flight_values: dict[int, str]
     late: list[tuple[int, str]]
     rows_in_parquet: int
+    steps: list[tuple[str, float, float]]
+    read: list[tuple[float, int]]
 
 
-def run_backfill(bootstrap_grpc: str, flights_topic: str, late_topic: str, result: Path) -> Backfill:
+def run_backfill(
+    bootstrap_grpc: str, flights_topic: str, late_topic: str, result: Path, clock: Clock
+) -> Backfill:
     """Runs the job and writes `aggregates.parquet` below `result`."""
+    times = [clock.monotonic()]
     spark = local_session("tidegate-demo", cores=2)
     try:
+        times.append(clock.monotonic())
         flights = _read(spark, bootstrap_grpc, flights_topic).cache()
         late = _read(spark, bootstrap_grpc, late_topic)
         target = str(result / "aggregates.parquet")
@@ -46,14 +56,22 @@ def run_backfill(bootstrap_grpc: str, flights_topic: str, late_topic: str, resul
         visible = flights.select("id", "transaction", "attempt", "late_value").toLocalIterator(
             prefetchPartitions=True
         )
+        times.append(clock.monotonic())
+        read: list[tuple[float, int]] = []
         seen: list[tuple[int, str, int]] = []
         values: dict[int, str] = {}
         for row in visible:
             seen.append((row.id, row.transaction, row.attempt))
             if row.late_value is not None:
                 values[row.id] = row.late_value
+            if len(seen) % ROWS_A_POINT == 0:
+                read.append((clock.monotonic(), ROWS_A_POINT))
+        times.append(clock.monotonic())
+        read.append((times[-1], len(seen) % ROWS_A_POINT))
         late_rows = [(row.id, row.raw) for row in late.select("id", "raw").collect()]
-        return Backfill(totals, seen, values, late_rows, len(totals))
+        times.append(clock.monotonic())
+        steps = list(zip(STEPS, times[:-1], times[1:], strict=True))
+        return Backfill(totals, seen, values, late_rows, len(totals), steps, read)
     finally:
         stop_session(spark)
 

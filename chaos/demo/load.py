@@ -47,9 +47,11 @@ class Committed:
 
 @dataclass(slots=True)
 class Journal:
-    """The producers' acknowledgements, in order.  `failures` are attempts that they had to repeat."""
+    """The producers' acknowledgements, in order.  `sent` has when how many flights were given to a producer,
+    also by attempts that were aborted; `failures` are attempts that they had to repeat."""
 
     committed: list[Committed] = field(default_factory=list)
+    sent: list[tuple[float, int]] = field(default_factory=list)
     aborted_on_purpose: int = 0
     failures: int = 0
 
@@ -148,6 +150,7 @@ class Loader:
     async def _send(self, producer: Producer, name: str, attempt: int, chunk: Sequence[Flight]) -> None:
         for flight in chunk:
             await producer.send(self._topic, flight.value(name, attempt), flight.key)
+        self.journal.sent.append((self._clock.monotonic(), len(chunk)))
 
     async def _commit_until_known(self, producer: Producer) -> None:
         for _ in range(COMMIT_ANSWERS_MAX - 1):

@@ -1,8 +1,8 @@
 """`tidegate demo`: the whole main job, from three empty nodes to a table of checks.
 
 Order: cluster up -> load and transform side by side, a coordinator killed between PREPARE_COMMIT and its
-markers, then the active controller -> both nodes back -> Spark -> checks -> table and result.json -> every
-process stopped, also after an error.
+markers, then the active controller -> both nodes back -> Spark -> checks -> table, result.json and
+timeline.html -> every process stopped, also after an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ...client.administration.admin import Admin
@@ -36,6 +36,7 @@ from .backfill import Backfill, run_backfill
 from .checks import Check, check_all
 from .flights import Flight, load_flights
 from .load import Journal, Loader, transactional_id
+from .timeline import Kill, Story, timeline
 from .transform import LateArrivals
 
 log = logs.get(__name__)
@@ -101,6 +102,7 @@ class Demo:
         self._clock = clock
         self._loaded = 0
         self._load_moved = asyncio.Event()
+        self._story = Story(clock.monotonic(), ())
 
     async def run(self) -> Result:
         cluster = LocalCluster(self._result / "cluster", nodes=3, settings=SETTINGS, fault_points=True)
@@ -108,14 +110,20 @@ class Demo:
             with self._console.status("starting three nodes"):
                 await cluster.up()
                 await self._create_topics(cluster)
+            self._story = Story(self._clock.monotonic(), [node.id for node in cluster.nodes])
             journal, recoveries, load_s = await self._load(cluster)
             with self._console.status("Spark reads both topics, read_committed, over gRPC"):
                 started = self._clock.monotonic()
                 found = await self._backfill(cluster)
-                spark_s = self._clock.monotonic() - started
+                self._story.ended_at = self._clock.monotonic()
+                spark_s = self._story.ended_at - started
         finally:
             await cluster.down()
         checks = check_all(self._flights, journal, found)
+        self._story.steps, self._story.read = found.steps, found.read
+        RealDisk().write_atomic(
+            self._result / "timeline.html", timeline(self._story, journal, checks).encode()
+        )
         return Result(
             checks,
             recoveries,
@@ -135,7 +143,7 @@ class Demo:
 
     async def _backfill(self, cluster: LocalCluster) -> Backfill:
         endpoints = ",".join(node.grpc_address for node in cluster.nodes)
-        return await asyncio.to_thread(run_backfill, endpoints, FLIGHTS, LATE, self._result)
+        return await asyncio.to_thread(run_backfill, endpoints, FLIGHTS, LATE, self._result, self._clock)
 
     # --- load, transform and kills --------------------------------------------------------------------------
 
@@ -158,7 +166,7 @@ class Demo:
                 LATE,
                 total,
                 self._clock,
-                lambda count: progress.advance(transform_bar, count),
+                lambda count: self._on_transform(progress, transform_bar, count),
             )
             async with asyncio.TaskGroup() as group:
                 group.create_task(loader.run())
@@ -166,10 +174,14 @@ class Demo:
                 kills = group.create_task(self._kills(cluster, loader.journal, total, progress.console.print))
         return loader.journal, kills.result(), self._clock.monotonic() - started
 
-    def _on_load(self, progress: Progress, bar: object, count: int) -> None:
+    def _on_load(self, progress: Progress, bar: TaskID, count: int) -> None:
         self._loaded += count
         self._load_moved.set()
-        progress.advance(bar, count)  # type: ignore[arg-type]
+        progress.advance(bar, count)
+
+    def _on_transform(self, progress: Progress, bar: TaskID, count: int) -> None:
+        self._story.transformed.append((self._clock.monotonic(), count))
+        progress.advance(bar, count)
 
     async def _kills(
         self, cluster: LocalCluster, journal: Journal, total: int, say: Callable[[str], None]
@@ -180,13 +192,13 @@ class Demo:
         say(f"  killed node {kill.node_id}: it coordinated a commit, between PREPARE_COMMIT and the markers")
         await wait_completed(cluster, kill)
         first = await self._recovery("transaction coordinator, mid-commit", journal, kill, producer)
-        await self._restart(cluster.node(kill.node_id))
+        await self._restart(cluster.node(kill.node_id), kill, first)
         await self._until_loaded(total * SECOND_KILL_AT)
         kill = await kill_active_controller(cluster)
         say(f"  killed node {kill.node_id}: it was the active controller")
         await cluster.active_controller(RECOVERY_TIMEOUT_S)
         second = await self._recovery("active controller", journal, kill, None)
-        await self._restart(cluster.node(kill.node_id))
+        await self._restart(cluster.node(kill.node_id), kill, second)
         return [first, second]
 
     async def _until_loaded(self, records: float) -> None:
@@ -222,10 +234,15 @@ class Demo:
             except TimeoutError:
                 continue
 
-    async def _restart(self, node: LocalNode) -> None:
+    async def _restart(self, node: LocalNode, kill: InjectedFault, recovery: Recovery) -> None:
         await self._clock.sleep(DOWN_S)
         await node.start()
         await node.wait_ready(RECOVERY_TIMEOUT_S)
+        killed_at = kill.killed_at_monotonic
+        recovered_at = killed_at + recovery.seconds_affected
+        self._story.kills.append(
+            Kill(node.id, recovery.what, killed_at, recovered_at, self._clock.monotonic())
+        )
 
 
 def _progress(console: Console) -> Progress:
@@ -260,7 +277,8 @@ def _report(console: Console, result: Result, folder: Path) -> None:
         f"{result.spark_seconds:.1f} s"
     )
     console.print(
-        f"Results: {folder}/result.json and {folder}/aggregates.parquet; node logs: {folder}/cluster"
+        f"Results: {folder}/result.json and {folder}/aggregates.parquet; node logs: {folder}/cluster; what "
+        f"happened when: {folder}/timeline.html"
     )
 
 
