@@ -225,8 +225,8 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         security=security,
         ignored=ignored,
     )
-    fewest = _whole_number(given, "minOffsetsPerTrigger", None, least=1)
-    most = _whole_number(given, "maxOffsetsPerTrigger", None, least=1)
+    fewest = whole_number(given, "minOffsetsPerTrigger", None, least=1)
+    most = whole_number(given, "maxOffsetsPerTrigger", None, least=1)
     if fewest is not None and most is not None and fewest > most:
         raise OptionError(f"minOffsetsPerTrigger {fewest} is above maxOffsetsPerTrigger {most}")
     group = given.get("commitToGroup")
@@ -274,7 +274,7 @@ def _read_options(
         == "error",
         read_committed=_choice(given, "isolation", ("read_committed", "read_uncommitted"))
         == "read_committed",
-        partitions_min=_whole_number(given, "minPartitions", None, least=1),
+        partitions_min=whole_number(given, "minPartitions", None, least=1),
         partition_bytes_max=_bytes(
             given, "maxBytesPerPartition", BYTES_PER_PARTITION_DEFAULT, BYTES_PER_PARTITION_MIN
         ),
@@ -284,11 +284,11 @@ def _read_options(
             DECOMPRESSED_PER_PARTITION_DEFAULT,
             BYTES_PER_PARTITION_MIN,
         ),
-        partition_records_max=_whole_number(given, "maxRecordsPerPartition", None, least=1),
+        partition_records_max=whole_number(given, "maxRecordsPerPartition", None, least=1),
         task_memory_bytes=_bytes(given, "maxMemoryPerTask", MEMORY_PER_TASK_DEFAULT, MEMORY_PER_TASK_MIN),
         include_headers=_flag(given, "includeHeaders", default=False),
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
-        retry_timeout_ms=_whole_number(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, least=0) or 0,
+        retry_timeout_ms=whole_number(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, least=0) or 0,
         security=security,
         ignored=ignored,
     )
@@ -391,7 +391,7 @@ def _bound(given: Mapping[str, str], side: str, default: int, *, useless: int | 
     if name.endswith("ByTimestamp"):
         return AtTimestamps(_per_partition(name, value, '{"flights": {"0": 1700000000000}}', least=0))
     if name.endswith("Timestamp"):
-        return AtTimestamp(_whole_number(given, name, None, least=0) or 0)
+        return AtTimestamp(whole_number(given, name, None, least=0) or 0)
     word = {EARLIEST: "earliest", LATEST: "latest"}
     if value.lower() in ("earliest", "latest"):
         bound = EveryPartition(EARLIEST if value.lower() == "earliest" else LATEST)
@@ -443,7 +443,8 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _whole_number(given: Mapping[str, str], name: str, default: int | None, *, least: int) -> int | None:
+def whole_number(given: Mapping[str, str], name: str, default: int | None, *, least: int) -> int | None:
+    """The value of an option that counts something; raises OptionError."""
     if name not in given:
         return default
     text = given[name].strip()

@@ -119,9 +119,7 @@ class RangeReader:
 
     def connect(self) -> DataClient:
         """A client for one call on the driver, or one task."""
-        if not logging.getLogger().handlers:
-            # this is one of Spark's worker processes: its standard error is Spark's
-            configure(level="WARNING")
+        log_as_a_worker()
         security, channels = _channels_of(self._options.security)
         return DataClient(
             self._options.bootstrap,
@@ -129,6 +127,12 @@ class RangeReader:
             channels=channels,
             security=security,
         )
+
+
+def log_as_a_worker() -> None:
+    """In one of Spark's worker processes: its standard error is Spark's."""
+    if not logging.getLogger().handlers:
+        configure(level="WARNING")
 
 
 def join_small_batches(

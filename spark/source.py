@@ -21,6 +21,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -37,6 +39,7 @@ from .options import (
 from .planning import plan
 from .range_reader import RangePartition, RangeReader
 from .schema import projected_columns, spark_schema
+from .writing.options import WriteOptions, has_write_options, parse_write_options
 
 log = get(__name__)
 
@@ -49,16 +52,26 @@ Parsed = TypeVar("Parsed")
 
 
 class TidegateSource(DataSource):
-    """Batch and streaming reads of Tidegate topics."""
+    """Batch and streaming reads and writes of Tidegate topics."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Spark does not say here which of the two it is for.  Raises OptionError when the options fit
-        neither."""
+        """Spark does not say here what it is for.  Raises OptionError when the options fit nothing."""
         super().__init__(options)
         self._batch = _parsed(parse_options, options)
         self._stream = _parsed(parse_stream_options, options)
-        if isinstance(self._batch, OptionError) and isinstance(self._stream, OptionError):
-            raise self._stream if has_stream_options(options) else self._batch
+        self._write = _parsed(parse_write_options, options)
+        self._read_problem = (
+            self._stream
+            if isinstance(self._stream, OptionError) and has_stream_options(options)
+            else self._batch
+        )
+        if (
+            isinstance(self._batch, OptionError)
+            and isinstance(self._stream, OptionError)
+            and isinstance(self._write, OptionError)
+        ):
+            assert isinstance(self._read_problem, OptionError)
+            raise self._write if has_write_options(options) else self._read_problem
 
     @classmethod
     def name(cls) -> str:
@@ -69,6 +82,9 @@ class TidegateSource(DataSource):
         """The columns of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
         timestampType, and headers with the option `includeHeaders`."""
         fits = self._stream.read if isinstance(self._stream, StreamOptions) else self._batch
+        if isinstance(fits, OptionError):
+            assert isinstance(self._read_problem, OptionError)
+            raise self._read_problem
         assert isinstance(fits, ReadOptions)
         return spark_schema(include_headers=fits.include_headers)
 
@@ -85,6 +101,32 @@ class TidegateSource(DataSource):
         if isinstance(self._stream, OptionError):
             raise self._stream
         return TidegateStreamReader(self._stream, projected_columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer of these columns, exactly once.  Raises OptionError, SchemaError."""
+        from .writing.rows import layout_of  # a read needs nothing of the writer, and of Kafka's client
+        from .writing.writer import TidegateWriter
+
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten: write .mode('append')")
+        options = self._write_options()
+        return TidegateWriter(options, layout_of(schema, options.topic))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A writer of these columns for a stream, exactly once.  As for Spark's Kafka sink, each output mode
+        appends.  Raises OptionError, SchemaError."""
+        from .writing.rows import layout_of
+        from .writing.writer import TidegateStreamWriter
+
+        options = self._write_options()
+        if options.job is not None:
+            raise OptionError("option 'jobId' belongs to a batch write: a stream has 'sinkId'")
+        return TidegateStreamWriter(options, layout_of(schema, options.topic))
+
+    def _write_options(self) -> WriteOptions:
+        if isinstance(self._write, OptionError):
+            raise self._write
+        return self._write
 
 
 def _parsed(parse: Callable[[Mapping[str, str]], Parsed], options: Mapping[str, str]) -> Parsed | OptionError:

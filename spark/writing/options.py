@@ -1,0 +1,192 @@
+"""The options of `df.write.format("tidegate")` and of `writeStream`: parsed once, on the driver, into one
+frozen value.
+
+Names are those of Spark's Kafka connector and of Kafka's producer (`kafka.batch.size`), so that a job only
+changes its format.  What would break exactly-once (`kafka.acks=1`, `kafka.transactional.id`) is an error;
+other options of Kafka's producer mean nothing here, and one warning names them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ...client.producing.options import ProducerOptions
+from ...security.client_security import PROPERTIES
+from ..options import RETRY_TIMEOUT_MS_DEFAULT, OptionError, client_security, parse_bootstrap, whole_number
+
+SINK_DEFAULT: Final = "spark"
+JOB_TIMEOUT_MS_DEFAULT: Final = 300_000
+JOB_TIMEOUT_MS_MIN: Final = 1_000
+MEMORY_BYTES_DEFAULT: Final = 32 << 20
+BATCH_BYTES_DEFAULT: Final = 256 << 10
+PRODUCER_DEFAULT: Final = ProducerOptions(
+    client_id="tidegate-spark", batch_bytes=BATCH_BYTES_DEFAULT, memory_bytes=MEMORY_BYTES_DEFAULT
+)
+SINK_BYTES_MAX: Final = 200
+JOB_BYTES_MAX: Final = 64
+
+_NAMES: Final = (
+    "bootstrap", "jobBootstrap", "topic", "sinkId", "jobId", "jobTimeoutMs", "retryTimeoutMs",
+    "includeHeaders",
+)  # fmt: skip
+_OWN: Final = frozenset({"jobbootstrap", "topic", "sinkid", "jobid", "jobtimeoutms"})
+_SPELLING: Final = {name.lower(): name for name in _NAMES}
+_ALIASES: Final = {"tidegate.bootstrap.servers": "bootstrap", "kafka.bootstrap.servers": "bootstrap"}
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+_ELSEWHERE: Final = {
+    "path": "save() and start() take no path: name the topic in 'topic', or have a column 'topic'"
+}
+_KAFKA: Final = "kafka."
+_NEEDED: Final = {
+    "kafka.acks": (("all", "-1"), "every record must be on all in-sync replicas"),
+    "kafka.enable.idempotence": (("true",), "records are numbered, so that a retry doubles none"),
+}
+_REFUSED: Final = {
+    "kafka.transactional.id": "each task attempt has a transaction of its own; name the sink in 'sinkId'",
+    "kafka.transaction.timeout.ms": "a job has one deadline: 'jobTimeoutMs'",
+}
+_COUNTS: Final = {
+    "kafka.batch.size": 1,
+    "kafka.linger.ms": 0,
+    "kafka.buffer.memory": 1 << 16,
+    "kafka.max.request.size": 1 << 10,
+    "kafka.delivery.timeout.ms": 1,
+    "kafka.request.timeout.ms": 1,
+    "kafka.max.block.ms": 1,
+    "kafka.max.in.flight.requests.per.connection": 1,
+}
+"""Whole numbers of Kafka's producer that have an effect, and the least possible value."""
+IN_FLIGHT_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of one write; pickled to the tasks."""
+
+    bootstrap: tuple[str, ...]  # Kafka listeners
+    job_bootstrap: tuple[str, ...] = ()  # gRPC listeners; none: the brokers name theirs
+    topic: str | None = None
+    sink: str | None = None
+    job: str | None = None
+    job_timeout_ms: int = JOB_TIMEOUT_MS_DEFAULT
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
+    producer: ProducerOptions = PRODUCER_DEFAULT
+    requests_in_flight_max: int = IN_FLIGHT_MAX
+    # options of security, by Kafka's names; never shown: they have passwords
+    security: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    ignored: tuple[str, ...] = ()
+
+
+def has_write_options(options: Mapping[str, str]) -> bool:
+    """Whether some of them belong to a write alone."""
+    return any(name.lower() in _OWN for name in options)
+
+
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Reads and checks all options of a write; raises OptionError."""
+    given: dict[str, str] = {}
+    security: dict[str, str] = {}
+    ignored: list[str] = []
+    for raw_name, value in options.items():
+        lower = raw_name.lower()
+        name = _ALIASES.get(lower) or _SPELLING.get(lower)
+        if lower.startswith(_KAFKA) and lower.removeprefix(_KAFKA) in PROPERTIES:
+            security[lower.removeprefix(_KAFKA)] = value
+        elif name is not None or lower in _COUNTS or lower in ("kafka.compression.type", "kafka.client.id"):
+            key = name or lower
+            if given.get(key, value) != value:
+                raise OptionError(
+                    f"option {key!r} is given twice, as {given[key]!r} and as {value!r}: keep one"
+                )
+            given[key] = value
+        elif lower in _NEEDED:
+            allowed, reason = _NEEDED[lower]
+            if value.strip().lower() not in allowed:
+                raise OptionError(f"{lower} {value!r}: only {allowed[0]!r} is possible: {reason}")
+        elif lower in _REFUSED:
+            raise OptionError(f"option {lower!r} is not used here: {_REFUSED[lower]}")
+        elif lower.startswith(_KAFKA):
+            ignored.append(raw_name)
+        elif lower not in _OF_SPARK:
+            raise OptionError(_unknown(raw_name))
+    properties = tuple(sorted(security.items()))
+    client_security(properties)
+    return WriteOptions(
+        bootstrap=parse_bootstrap(given.get("bootstrap", ""), wanted="Kafka listeners"),
+        job_bootstrap=parse_bootstrap(given["jobBootstrap"], "jobBootstrap", "gRPC listeners")
+        if "jobBootstrap" in given
+        else (),
+        topic=_name(given, "topic", 249, slashes=False),
+        sink=_name(given, "sinkId", SINK_BYTES_MAX, slashes=True),
+        job=_job(given),
+        job_timeout_ms=_count(given, "jobTimeoutMs", JOB_TIMEOUT_MS_DEFAULT, JOB_TIMEOUT_MS_MIN),
+        retry_timeout_ms=_count(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, 0),
+        producer=_producer(given),
+        requests_in_flight_max=min(
+            IN_FLIGHT_MAX,
+            _count(given, "kafka.max.in.flight.requests.per.connection", IN_FLIGHT_MAX, 1),
+        ),
+        security=properties,
+        ignored=tuple(sorted(ignored)),
+    )
+
+
+def _producer(given: Mapping[str, str]) -> ProducerOptions:
+    def count(name: str, default: int) -> int:
+        return _count(given, name, default, _COUNTS[name])
+
+    request_bytes_max = count("kafka.max.request.size", 1 << 20)
+    try:
+        return ProducerOptions(
+            client_id=given.get("kafka.client.id", "tidegate-spark"),
+            compression=given.get("kafka.compression.type", "none").strip().lower(),
+            batch_bytes=min(count("kafka.batch.size", BATCH_BYTES_DEFAULT), request_bytes_max),
+            linger_ms=count("kafka.linger.ms", 5),
+            memory_bytes=count("kafka.buffer.memory", MEMORY_BYTES_DEFAULT),
+            request_bytes_max=request_bytes_max,
+            delivery_timeout_s=count("kafka.delivery.timeout.ms", 120_000) / 1000,
+            request_timeout_s=count("kafka.request.timeout.ms", 30_000) / 1000,
+            max_block_s=count("kafka.max.block.ms", 60_000) / 1000,
+        )
+    except ValueError as problem:
+        raise OptionError(f"kafka.compression.type: {problem}") from None
+
+
+def _count(given: Mapping[str, str], name: str, default: int, least: int) -> int:
+    number = whole_number(given, name, default, least=least)
+    assert number is not None  # the default is a number
+    return number
+
+
+def _job(given: Mapping[str, str]) -> str | None:
+    job = _name(given, "jobId", JOB_BYTES_MAX, slashes=False)
+    if job is not None and job.isascii() and job.isdecimal():
+        raise OptionError(
+            f"jobId {job!r}: digits alone name a stream's batch: add a letter, like 'day-{job}'"
+        )
+    return job
+
+
+def _name(given: Mapping[str, str], option: str, bytes_max: int, *, slashes: bool) -> str | None:
+    name = given.get(option)
+    if name is None:
+        return None
+    if not 0 < len(name.encode("utf-8", "surrogatepass")) <= bytes_max:
+        raise OptionError(f"option {option!r} must have 1 to {bytes_max} bytes, not {len(name.encode())}")
+    if not name.isprintable() or ("/" in name and not slashes):
+        allowed = "printable characters" if slashes else "printable characters other than /"
+        raise OptionError(f"{option} {name!r}: only {allowed}")
+    return name
+
+
+def _unknown(name: str) -> str:
+    lower = name.lower()
+    if lower in _ELSEWHERE:
+        return f"option {name!r} is not used here: {_ELSEWHERE[lower]}"
+    near = difflib.get_close_matches(lower, [*_SPELLING, *_ALIASES, *_COUNTS], n=1, cutoff=0.6)
+    if near:
+        return f"unknown option {name!r}: did you mean {_SPELLING.get(near[0], near[0])!r}?"
+    return f"unknown option {name!r}: the options of a write are {', '.join(_NAMES)}, and kafka.*"

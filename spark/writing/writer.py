@@ -1,0 +1,165 @@
+"""What Spark calls: in the tasks `write`, on the driver `commit` or `abort`.
+
+A batch is one job of the sink, named by the option `jobId`, else at random.  A micro-batch is one, too: the
+sink is the option `sinkId`, else the query's id, and the batch is the micro-batch's number, so that one that
+Spark runs again after a restart writes nothing when it is committed already.
+
+The commit is one request that may be repeated; its first decision counts.  When it fails Spark calls `abort`,
+which changes nothing of a job that is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from ...client.requests.transaction_requests import Identity
+from ...proto import jobs_pb2 as pb
+from ...runtime.logs import get
+from ...wire.errors import ErrorCode
+from ..channels import Channels
+from ..options import client_security
+from ..range_reader import log_as_a_worker
+from .attempt import attempt_name, write_attempt
+from .attempt_producer import AttemptProducer
+from .jobs_client import JobsClient
+from .options import SINK_DEFAULT, WriteOptions
+from .results import Outcome, TaskResult, WriteError, outcome_of
+from .rows import Layout
+
+log = get(__name__)
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+class Sink:
+    """What a batch and a stream share; pickled to the tasks."""
+
+    def __init__(self, options: WriteOptions, layout: Layout) -> None:
+        self._options = options
+        self._layout = layout
+
+    def write(self, job: pb.Job, context: TaskContext, batches: Iterator[pa.RecordBatch]) -> TaskResult:
+        """In a task.  Raises KafkaError, RowError."""
+        log_as_a_worker()
+        security = client_security(self._options.security)
+
+        def make_producer(transactional_id: str, identity: Identity) -> AttemptProducer:
+            return AttemptProducer(self._options, security, transactional_id, identity)
+
+        name = attempt_name(context.partitionId(), context.taskAttemptId())
+        jobs = self.client(job)
+        try:
+            return write_attempt(
+                batches, self._layout, job, name, jobs, make_producer, self._options.job_timeout_ms
+            )
+        finally:
+            jobs.close()
+
+    def client(self, job: pb.Job) -> JobsClient:
+        options = self._options
+        channels = Channels(security=client_security(options.security))
+        return JobsClient(job, options.bootstrap, options.job_bootstrap, channels, options.retry_timeout_ms)
+
+    def commit(self, messages: Messages, batch: str) -> Outcome:
+        """On the driver.  Raises WriteError when the job is not committed."""
+        log_as_a_worker()
+        if self._options.ignored:
+            log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
+        outcome = outcome_of(messages, batch)
+        if outcome.rows_replayed:
+            log.warning(
+                "batch_was_committed_before", sink=outcome.sink, batch=batch, rows=outcome.rows_replayed,
+                advice="these rows are not written again",
+            )  # fmt: skip
+        if outcome.sink is None or not outcome.winners:
+            return outcome  # the tasks had no rows: the job was never opened
+        job = pb.Job(sink=outcome.sink, batch=batch)
+        jobs = self.client(job)
+        try:
+            decision = jobs.commit(outcome.winners)
+        finally:
+            jobs.close()
+        if decision.outcome != pb.COMMITTED:
+            raise WriteError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"job {job.sink}/{batch} is {pb.JobState.Name(decision.outcome).lower()}, not committed",
+            )
+        if not decision.is_yours:
+            log.warning(
+                "another_run_committed_the_batch", sink=job.sink, batch=batch, rows=outcome.rows,
+                advice="its records count, and those of this run are aborted",
+            )  # fmt: skip
+        return outcome
+
+    def abort(self, messages: Messages, batch: str) -> None:
+        """On the driver: aborts the job unless it is committed.  Raises WriteError when no coordinator says
+        so; then the job's deadline ends it."""
+        log_as_a_worker()
+        outcome = outcome_of(messages, batch)
+        sink = outcome.sink or self._options.sink
+        if sink is None:
+            return  # no task names the job: its deadline ends it, or the next run of it
+        jobs = self.client(pb.Job(sink=sink, batch=batch))
+        try:
+            decision = jobs.abort()
+        finally:
+            jobs.close()
+        if decision.outcome == pb.COMMITTED:
+            log.warning("batch_is_committed_all_the_same", sink=sink, batch=batch)
+
+
+class TidegateWriter(DataSourceArrowWriter):
+    """Of one `save()`: built once, then pickled to the tasks, and to the commit."""
+
+    def __init__(self, options: WriteOptions, layout: Layout) -> None:
+        self._sink_name = options.sink or SINK_DEFAULT
+        self._batch = options.job or uuid4().hex + "-job"
+        self._sink = Sink(options, layout)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        return self._sink.write(pb.Job(sink=self._sink_name, batch=self._batch), context, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._sink.commit(messages, self._batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        opened = TaskResult(self._sink_name, self._batch, 0)  # tasks that failed may have opened it
+        self._sink.abort([*messages, opened], self._batch)
+
+
+class TidegateStreamWriter(DataSourceStreamArrowWriter):
+    """Of a micro-batch: Spark builds one for the tasks, and another one for the commit."""
+
+    def __init__(self, options: WriteOptions, layout: Layout) -> None:
+        self._named_sink = options.sink
+        self._sink = Sink(options, layout)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        sink, batch = (
+            self._named_sink or context.getLocalProperty(QUERY_ID),
+            context.getLocalProperty(BATCH_ID),
+        )
+        if sink is None or batch is None:
+            raise WriteError(
+                ErrorCode.UNSUPPORTED_VERSION, f"this Spark does not say {QUERY_ID} and {BATCH_ID} in a task"
+            )
+        return self._sink.write(pb.Job(sink=sink, batch=batch), context, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        self._sink.commit(messages, str(batch_id))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        self._sink.abort(messages, str(batch_id))

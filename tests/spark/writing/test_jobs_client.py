@@ -1,0 +1,111 @@
+"""The client of the service of jobs tries again what may pass, follows the coordinator, and says plainly what
+it gives up for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from tidegate.proto import jobs_pb2 as pb
+from tidegate.spark.channels import Channels
+from tidegate.spark.writing.jobs_client import JobsClient
+from tidegate.spark.writing.results import Attempt, WriteError
+from tidegate.wire.errors import ErrorCode
+
+from .jobs_stub import Scripted, Serve, servers
+
+COMMITTED = pb.JobReply(outcome=pb.COMMITTED, is_yours=True)
+WINNER = Attempt("0-0-abc", 7, 1)
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with servers() as start:
+        yield start
+
+
+def client(address: str, retry_timeout_ms: int = 20_000) -> JobsClient:
+    job = pb.Job(sink="etl", batch="3")
+    return JobsClient(job, ["k:1"], [address], Channels(), retry_timeout_ms, find=lambda _: ())
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, ""),
+        (ErrorCode.NOT_COORDINATOR, ""),
+    ],
+)
+def test_what_may_pass_is_asked_again_with_the_same_request(
+    serve: Serve, passing: grpc.StatusCode | tuple[ErrorCode, str]
+) -> None:
+    node = Scripted(passing, passing, COMMITTED)
+    assert client(serve(node)).commit([WINNER]).is_yours
+    assert len(node.requests) == 3
+    assert {request.SerializeToString() for request in node.requests} == {
+        node.requests[0].SerializeToString()
+    }
+
+
+def test_the_coordinator_that_a_node_names_is_asked_from_then_on(serve: Serve) -> None:
+    coordinator = Scripted(COMMITTED)
+    other = Scripted((ErrorCode.NOT_COORDINATOR, serve(coordinator)))
+    jobs = client(serve(other))
+    for _ in range(2):
+        jobs.commit([WINNER])
+    assert (len(other.requests), len(coordinator.requests)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "message"),
+    [
+        (
+            (ErrorCode.INVALID_TXN_STATE, ""),
+            ErrorCode.INVALID_TXN_STATE,
+            "CommitJob of job etl/3: the script says so",
+        ),
+        (
+            (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ""),
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "needs WRITE on transactional ids that begin with tidegate.job/etl",
+        ),
+        (grpc.StatusCode.UNAUTHENTICATED, ErrorCode.SASL_AUTHENTICATION_FAILED, "UNAUTHENTICATED"),
+        (grpc.StatusCode.UNIMPLEMENTED, ErrorCode.UNSUPPORTED_VERSION, "has no job transactions"),
+        (grpc.StatusCode.INVALID_ARGUMENT, ErrorCode.NETWORK_EXCEPTION, "INVALID_ARGUMENT"),
+    ],
+)
+def test_what_cannot_pass_ends_at_once(
+    serve: Serve, said: grpc.StatusCode | tuple[ErrorCode, str], code: ErrorCode, message: str
+) -> None:
+    node = Scripted(said)
+    with pytest.raises(WriteError, match=message) as ended:
+        client(serve(node)).commit([WINNER])
+    assert (ended.value.code, len(node.requests)) == (code, 1)
+
+
+def test_it_gives_up_after_the_timeout_with_the_last_reason(serve: Serve) -> None:
+    node = Scripted(grpc.StatusCode.UNAVAILABLE)
+    with pytest.raises(WriteError, match=r"CommitJob of job etl/3: .*the script says so"):
+        client(serve(node), retry_timeout_ms=300).commit([WINNER])
+    assert len(node.requests) > 1
+
+
+def test_a_cluster_that_names_no_listener_is_named() -> None:
+    jobs = JobsClient(pb.Job(), ["k:1", "l:2"], [], Channels(), 0, find=lambda _: ())
+    with pytest.raises(WriteError, match="no broker of bootstrap k:1,l:2 named its gRPC listener"):
+        jobs.commit([WINNER])
+
+
+def test_a_client_that_is_closed_asks_no_more(serve: Serve) -> None:
+    node = Scripted(COMMITTED)
+    jobs = client(serve(node))
+    jobs.commit([WINNER])
+    jobs.close()
+    with pytest.raises(WriteError, match="was closed during the call"):
+        jobs.commit([WINNER])
+    assert len(node.requests) == 1
