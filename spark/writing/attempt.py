@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, Self
-from uuid import uuid4
 
 import pyarrow as pa
 
@@ -52,8 +51,14 @@ MakeProducer = Callable[[str, Identity], RecordProducer]
 
 
 def attempt_name(partition: int, task_attempt: int) -> str:
-    """Unique over all runs of a job: task attempts count anew in each run."""
-    return f"{partition}-{task_attempt}-{uuid4().hex[:RANDOM_CHARACTERS]}"
+    """Unique over all runs of a job: task attempts count anew in each run.  From the system's randomness:
+    code of the user may have seeded `random` in the same worker."""
+    return f"{partition}-{task_attempt}-{SystemClock().uuid().hex[:RANDOM_CHARACTERS]}"
+
+
+def job_name() -> str:
+    """Of a batch that the user does not name; not digits alone, which would be a stream's."""
+    return f"job-{SystemClock().uuid().hex}"
 
 
 def write_attempt(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
-from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -25,7 +24,7 @@ from ...wire.errors import ErrorCode
 from ..channels import Channels
 from ..options import client_security
 from ..range_reader import log_as_a_worker
-from .attempt import attempt_name, write_attempt
+from .attempt import attempt_name, job_name, write_attempt
 from .attempt_producer import AttemptProducer
 from .jobs_client import JobsClient
 from .options import SINK_DEFAULT, WriteOptions
@@ -122,7 +121,7 @@ class TidegateWriter(DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, layout: Layout) -> None:
         self._sink_name = options.sink or SINK_DEFAULT
-        self._batch = options.job or uuid4().hex + "-job"
+        self._batch = options.job or job_name()
         self._sink = Sink(options, layout)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -149,35 +149,45 @@ def test_a_job_that_is_run_again_writes_nothing(spark: SparkSession, node: Local
     assert Counter(values(node, topic)) == Counter([*range(1000), *range(10)])
 
 
-def test_a_task_that_fails_after_its_records_is_run_again(
-    spark: SparkSession, node: LocalCluster, topic: str
-) -> None:
-    def fail_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+WRITTEN_MIN = 5_000
+SMALL_BATCHES = {"kafka.linger.ms": "0", "kafka.batch.size": "4096"}
+
+
+def failing(frame: DataFrame, node: LocalCluster, topic: str, fails: Callable[[int], bool]) -> DataFrame:
+    """The attempts of a task that `fails` names fail after many of their rows are in the log."""
+    bootstrap = node.bootstrap
+
+    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
         context = TaskContext.get()
         assert context is not None
-        if context.attemptNumber() == 0 and context.partitionId() == 1:
-            raise RuntimeError("the first attempt fails")
+        if fails(context.attemptNumber()):
+            places = [(topic, number) for number in range(PARTITIONS)]
+            with Admin(bootstrap) as admin:
+                while sum(admin.end_offsets(places).values()) < WRITTEN_MIN:
+                    pass
+            raise RuntimeError("this attempt fails")
 
-    frame = numbers(spark, 40_000).mapInArrow(fail_first, "value string")
-    write(frame, node, topic, sinkId=topic, **{"kafka.linger.ms": "0", "kafka.batch.size": "4096"})
-    assert everything(node, topic) > 41_000  # the first attempt has written
+    return frame.mapInArrow(fail, "value string")
+
+
+def test_a_task_that_fails_after_its_records_is_run_again(
+    spark: SparkSession, node: LocalCluster, topic: str
+) -> None:
+    frame = failing(numbers(spark, 40_000, tasks=1), node, topic, lambda attempt: attempt == 0)
+    write(frame, node, topic, sinkId=topic, **SMALL_BATCHES)
+    assert everything(node, topic) >= 40_000 + WRITTEN_MIN  # the first attempt has written
     assert values(node, topic) == list(range(40_000))
     (job,) = jobs(node, topic)
-    assert (job.state, job.winners) == ("committed", 2)
+    assert (job.state, job.winners) == ("committed", 1)
 
 
 def test_a_job_whose_task_fails_for_good_is_aborted_and_the_next_run_writes_it(
     spark: SparkSession, node: LocalCluster, topic: str
 ) -> None:
-    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        context = TaskContext.get()
-        if context is not None and context.partitionId() == 1:
-            raise RuntimeError("each attempt fails")
-
-    with pytest.raises(Exception, match="each attempt fails"):
-        write(numbers(spark, 1000).mapInArrow(fail, "value string"), node, topic, sinkId=topic, jobId="day")
+    frame = failing(numbers(spark, 40_000, tasks=1), node, topic, lambda attempt: True)
+    with pytest.raises(Exception, match="this attempt fails"):
+        write(frame, node, topic, sinkId=topic, jobId="day", **SMALL_BATCHES)
     assert [job.state for job in jobs(node, topic)] == ["aborted"]
     assert values(node, topic) == []
     write(numbers(spark, 1000), node, topic, sinkId=topic, jobId="day")
