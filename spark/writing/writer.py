@@ -46,7 +46,7 @@ class Sink:
         self._options = options
         self._layout = layout
 
-    def write(self, job: pb.Job, context: TaskContext, batches: Iterator[pa.RecordBatch]) -> TaskResult:
+    def write(self, job: pb.Job, attempt: str, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         """In a task.  Raises KafkaError, RowError."""
         log_as_a_worker()
         security = client_security(self._options.security)
@@ -54,11 +54,10 @@ class Sink:
         def make_producer(transactional_id: str, identity: Identity) -> AttemptProducer:
             return AttemptProducer(self._options, security, transactional_id, identity)
 
-        name = attempt_name(context.partitionId(), context.taskAttemptId())
         jobs = self.client(job)
         try:
             return write_attempt(
-                batches, self._layout, job, name, jobs, make_producer, self._options.job_timeout_ms
+                batches, self._layout, job, attempt, jobs, make_producer, self._options.job_timeout_ms
             )
         finally:
             jobs.close()
@@ -116,6 +115,10 @@ class Sink:
             log.warning("batch_is_committed_all_the_same", sink=sink, batch=batch)
 
 
+def _attempt_of(context: TaskContext) -> str:
+    return attempt_name(context.partitionId(), context.taskAttemptId())
+
+
 class TidegateWriter(DataSourceArrowWriter):
     """Of one `save()`: built once, then pickled to the tasks, and to the commit."""
 
@@ -127,7 +130,9 @@ class TidegateWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        return self._sink.write(pb.Job(sink=self._sink_name, batch=self._batch), context, iterator)
+        return self._sink.write(
+            pb.Job(sink=self._sink_name, batch=self._batch), _attempt_of(context), iterator
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._sink.commit(messages, self._batch)
@@ -155,7 +160,7 @@ class TidegateStreamWriter(DataSourceStreamArrowWriter):
             raise WriteError(
                 ErrorCode.UNSUPPORTED_VERSION, f"this Spark does not say {QUERY_ID} and {BATCH_ID} in a task"
             )
-        return self._sink.write(pb.Job(sink=sink, batch=batch), context, iterator)
+        return self._sink.write(pb.Job(sink=sink, batch=batch), _attempt_of(context), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         self._sink.commit(messages, str(batch_id))
