@@ -164,6 +164,9 @@ class Renewal:
                 else:
                     log.debug("job_not_renewed", reason=error)  # no task has opened it yet
                 continue
+            except Exception as error:  # a defect must not look like a job that is renewed
+                self._error = WriteError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the renewal failed: {error!r}")
+                continue
             if was_open and state != pb.OPEN:
                 self._error = WriteError(
                     ErrorCode.INVALID_TXN_STATE,

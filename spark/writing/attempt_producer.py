@@ -2,20 +2,20 @@
 
 The parts are those of `tidegate.client`'s producer, without its requests for an identity and for the end of a
 transaction: the job has both.  They run on an event loop in a thread of their own, so that acknowledgements
-come in while Spark computes the next rows.  `memory_bytes` bounds what is buffered: when it is full, `send`
-waits.
+come in while Spark computes the next rows.  `memory_bytes` bounds the bytes that are buffered, and
+RECORDS_WAITING_MAX the records, which are Python objects: at either bound `send` waits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from ...client.connecting.cluster import Cluster
-from ...client.connecting.errors import BufferExhausted, RequestError
+from ...client.connecting.cluster import Backoff, Cluster
+from ...client.connecting.errors import BufferExhausted, ConnectionFailed, RequestError, RetriableError
 from ...client.connecting.metadata import NO_LEADER, TopicView
 from ...client.producing.accumulator import BATCH_OVERHEAD_BYTES, Accumulator
 from ...client.producing.partitioner import StickyChooser, partition_of_key
@@ -24,6 +24,7 @@ from ...client.producing.transaction_manager import Event, TransactionManager
 from ...client.requests.transaction_requests import Identity, TransactionRequests
 from ...security.client_security import ClientSecurity
 from ...wire.errors import ErrorCode
+from ..connection import UNKNOWN_TOPIC_TIMEOUT_S
 from .options import WriteOptions
 from .results import WriteError
 from .rows import Row
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 TRANSACTION_VERSION: Final = 2
 END_S: Final = 10.0
+RECORDS_WAITING_MAX: Final = 50_000
+"""Sent and not acknowledged, of a task: of tiny rows the objects take ten times what their bytes do."""
 
 
 class Acknowledgements:
@@ -109,7 +112,8 @@ class AttemptProducer:
 
     async def _start(self) -> None:
         self._parts = parts = _Parts(self._options, self._security, self._transactional_id, self._identity)
-        await parts.cluster.start()
+        cluster = parts.cluster
+        await self._patiently(cluster, "the brokers", self._producer.max_block_s, cluster.start)
         parts.sender.start()
 
     async def _send(self, rows: Sequence[Row]) -> None:
@@ -119,7 +123,7 @@ class AttemptProducer:
             manager.require_sending()
             view = cluster.view.topics.get(topic)
             if view is None or view.error is not ErrorCode.NONE or not view.partitions:
-                view = await cluster.topic(topic, self._producer.max_block_s)
+                view = await self._topic(cluster, topic)
             size = Accumulator.size_of(record)
             for name, fits in (
                 ("kafka.max.request.size", size + BATCH_OVERHEAD_BYTES <= self._producer.request_bytes_max),
@@ -130,17 +134,43 @@ class AttemptProducer:
                         ErrorCode.MESSAGE_TOO_LARGE, f"a row of {size} bytes for {topic!r}: raise {name}"
                     )
             number = parts.partition(view, wanted, record.key, size)
-            if not accumulator.has_room(size):
+            if not self._has_room(parts, size):
                 await self._wait_for_room(parts, size)
                 manager.require_sending()  # the state may have changed during the wait
             if accumulator.append(topic, number, record, self._acknowledged, cluster.clock.monotonic()):
                 parts.sender.wake()
             self._sent += 1
 
+    async def _topic(self, cluster: Cluster, name: str) -> TopicView:
+        """Waits some seconds for a topic that no broker knows, and longer for brokers that are away."""
+        patience_s = min(UNKNOWN_TOPIC_TIMEOUT_S, self._producer.max_block_s)
+        return await self._patiently(
+            cluster, f"topic {name!r}", self._producer.max_block_s, lambda: cluster.topic(name, patience_s)
+        )
+
+    @staticmethod
+    async def _patiently(
+        cluster: Cluster, what: str, patience_s: float, call: Callable[[], Awaitable[T]]
+    ) -> T:
+        deadline_s, backoff = cluster.clock.monotonic() + patience_s, Backoff(cluster.clock)
+        while True:
+            try:
+                return await call()
+            except (ConnectionFailed, RetriableError) as error:
+                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise WriteError(
+                        error.code, f"{what} does not exist, and the brokers do not make it: create it first"
+                    ) from None
+                await cluster.pause(backoff, deadline_s, error.code, what, error.message)
+
+    def _has_room(self, parts: _Parts, size: int) -> bool:
+        waiting = self._sent - self._acknowledged.count
+        return waiting < RECORDS_WAITING_MAX and parts.accumulator.has_room(size)
+
     async def _wait_for_room(self, parts: _Parts, size: int) -> None:
         try:
             async with asyncio.timeout(self._producer.max_block_s):
-                while not parts.accumulator.has_room(size):
+                while not self._has_room(parts, size):
                     parts.manager.require_sending()
                     await parts.sender.wait_progress()
         except TimeoutError:
@@ -203,6 +233,8 @@ class _Parts:
             self.cluster, self.accumulator, self.manager, requests, settings, self._no_identity
         )
         self._sticky = StickyChooser(producer.batch_bytes, self.cluster.clock.random)
+        self._seen: TopicView | None = None  # of which `_available` are the partitions with a leader
+        self._available: tuple[int, ...] = ()
 
     def partition(self, view: TopicView, wanted: int | None, key: bytes | None, size: int) -> int:
         """Raises RequestError for one that the topic does not have."""
@@ -215,8 +247,10 @@ class _Parts:
             return wanted
         if key is not None:
             return partition_of_key(key, len(view.partitions))
-        led = [number for number, each in view.partitions.items() if each.leader != NO_LEADER]
-        return self._sticky.choose(view.name, led or list(view.partitions), size)
+        if view is not self._seen:
+            led = tuple(number for number, each in view.partitions.items() if each.leader != NO_LEADER)
+            self._seen, self._available = view, led or tuple(view.partitions)
+        return self._sticky.choose(view.name, self._available, size)
 
     async def _no_identity(self) -> None:
         raise WriteError(ErrorCode.INVALID_TXN_STATE, "an attempt has one identity, which its job gave it")

@@ -47,6 +47,8 @@ _NEEDED: Final = {
 _REFUSED: Final = {
     "kafka.transactional.id": "each task attempt has a transaction of its own; name the sink in 'sinkId'",
     "kafka.transaction.timeout.ms": "a job has one deadline: 'jobTimeoutMs'",
+    "kafka.key.serializer": "the column 'key' is binary or string: cast it",
+    "kafka.value.serializer": "the column 'value' is binary or string: cast it",
 }
 _COUNTS: Final = {
     "kafka.batch.size": 1,

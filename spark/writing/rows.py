@@ -2,8 +2,9 @@
 
 The columns are those of Spark's Kafka sink: `value` (binary or string), and, where there are, `key`,
 `headers`, `topic` (the option `topic` counts before it) and `partition`; also `timestamp`, which that sink
-does not have.  A record without a partition goes where every Kafka client sends it: by murmur2 of its key,
-or, without a key, to one partition after the other, a batch each.
+does not have.  The source's `offset` and `timestampType` may be there, so that a DataFrame that was read is
+written as it is; no record can be given them.  A record without a partition goes where every Kafka client
+sends it: by murmur2 of its key, or, without a key, to one partition after the other, a batch each.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _TYPES: Final[Mapping[str, tuple[tuple[type[DataType], ...], str]]] = {
     "timestamp": ((TimestampType,), "timestamp"),
 }
 
+_NOT_WRITTEN: Final = ("offset", "timestampType")
+
 
 class RowError(ValueError):
     """A row that is no record; the message names the column and what to write."""
@@ -56,6 +59,8 @@ class Layout:
 def layout_of(schema: StructType, topic: str | None) -> Layout:
     """Checks the columns of the DataFrame, on the driver; raises SchemaError."""
     for field in schema.fields:
+        if field.name in _NOT_WRITTEN:
+            continue
         if field.name == "headers":
             fits, wanted = _is_headers(field.dataType), HEADERS_TYPE.simpleString()
         elif field.name in _TYPES:
@@ -94,7 +99,9 @@ def rows_of(batch: pa.RecordBatch, layout: Layout, now_ms: int) -> Iterator[list
 def _rows(batch: pa.RecordBatch, layout: Layout, now_ms: int) -> list[Row]:
     nothing = [None] * batch.num_rows
     columns: dict[str, Sequence[Any]] = {
-        name: _values(name, batch.column(index)) for index, name in enumerate(layout.columns)
+        name: _values(name, batch.column(index))
+        for index, name in enumerate(layout.columns)
+        if name not in _NOT_WRITTEN
     }
     topics = columns.get("topic", nothing) if layout.topic is None else [layout.topic] * batch.num_rows
     rows = []

@@ -35,6 +35,8 @@ log = get(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
+FIRST_BATCH: Final = "0"
+"""Of a stream, which warns once."""
 
 Messages = Sequence[WriterCommitMessage | None]
 
@@ -70,8 +72,14 @@ class Sink:
     def commit(self, messages: Messages, batch: str) -> Outcome:
         """On the driver.  Raises WriteError when the job is not committed."""
         log_as_a_worker()
-        if self._options.ignored:
+        if self._options.ignored and (batch == FIRST_BATCH or not batch.isdecimal()):
             log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
+        if None in messages:
+            raise WriteError(
+                ErrorCode.INVALID_REQUEST,
+                f"{messages.count(None)} of {len(messages)} tasks of batch {batch} have no result: a commit "
+                "would leave their rows out",
+            )
         outcome = outcome_of(messages, batch)
         if outcome.rows_replayed:
             log.warning(

@@ -14,8 +14,10 @@ from tidegate.proto import jobs_pb2 as pb
 from tidegate.spark.channels import Channels
 from tidegate.spark.writing.attempt import Renewal, attempt_name, write_attempt
 from tidegate.spark.writing.jobs_client import JobsClient
+from tidegate.spark.writing.options import WriteOptions
 from tidegate.spark.writing.results import Attempt, Outcome, TaskResult, WriteError, outcome_of
 from tidegate.spark.writing.rows import Layout, Row
+from tidegate.spark.writing.writer import Sink
 from tidegate.wire.errors import ErrorCode
 
 JOB = pb.Job(sink="etl", batch="3")
@@ -177,6 +179,23 @@ def test_messages_of_another_job_are_refused() -> None:
     for messages, batch in (([result("a"), result("b", sink="other")], "3"), ([result("a")], "4")):
         with pytest.raises(WriteError, match="wrote for other jobs: etl/3"):
             outcome_of(messages, batch)
+
+
+def test_a_commit_without_the_result_of_a_task_is_refused() -> None:
+    sink = Sink(WriteOptions(("h:1",)), LAYOUT)
+    with pytest.raises(WriteError, match="1 of 2 tasks of batch 3 have no result"):
+        sink.commit([result("a"), None], "3")
+
+
+def test_a_renewal_that_fails_by_a_defect_stops_the_task() -> None:
+    class Broken(Told):
+        def renew(self, timeout_ms: int) -> pb.RenewJobReply:
+            raise RuntimeError("a defect")
+
+    with Renewal(Broken(), 30) as renewal:
+        renewal.join(30)
+    with pytest.raises(WriteError, match="the renewal failed: RuntimeError"):
+        renewal.check()
 
 
 def test_an_error_reaches_the_driver_whole() -> None:

@@ -56,6 +56,7 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
         ({"kafka.acks": "1"}, "only 'all' is possible"),
         ({"kafka.enable.idempotence": "false"}, "only 'true' is possible"),
         ({"kafka.transactional.id": "x"}, "name the sink in 'sinkId'"),
+        ({"kafka.value.serializer": "x"}, "'value' is binary or string"),
         ({"kafka.compression.type": "brotli"}, "choose none"),
         ({"kafka.batch.size": "64k"}, "kafka.batch.size '64k' must be a whole number"),
     ],

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
-from tidegate.spark.schema import ARROW_HEADERS_TYPE, HEADERS_TYPE, SchemaError
+from tidegate.spark.schema import ARROW_HEADERS_TYPE, COLUMNS, HEADERS_TYPE, SchemaError, spark_schema
 from tidegate.spark.writing.rows import ROWS_MAX, SLICE_BYTES, Layout, Row, RowError, layout_of, rows_of
 from tidegate.wire.records import NewRecord
 
@@ -98,7 +98,7 @@ VALUE = ("value", StringType())
         ([VALUE, ("partition", LongType())], "t", "has type bigint, not int"),
         ([VALUE, ("timestamp", TimestampNTZType())], "t", "has type timestamp_ntz, not timestamp"),
         ([VALUE, ("headers", MapType(StringType(), BinaryType()))], "t", "not array<struct<key:string"),
-        ([VALUE, ("offset", LongType())], "t", "no column 'offset'"),
+        ([VALUE, ("vaule", LongType())], "t", "no column 'vaule'"),
         ([VALUE, ("value", BinaryType())], "t", "two columns have the same name"),
     ],
 )
@@ -115,3 +115,11 @@ def test_the_columns_of_sparks_kafka_sink_and_a_timestamp() -> None:
         "timestamp": TimestampType(), "headers": HEADERS_TYPE,
     }  # fmt: skip
     assert layout_of(schema(*columns.items()), None).columns == tuple(columns)
+
+
+def test_what_the_source_reads_is_written_as_it_is() -> None:
+    layout = layout_of(spark_schema(include_headers=True), "t")
+    columns = {name: pa.array([None], kind) for name, (_, kind) in COLUMNS.items()}
+    columns["value"], columns["offset"] = pa.array([b"v"]), pa.array([7])
+    batch = pa.RecordBatch.from_arrays([columns[name] for name in layout.columns], list(layout.columns))
+    assert list(rows_of(batch, layout, NOW_MS)) == [[Row("t", None, NewRecord(None, b"v", (), NOW_MS))]]
