@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
+from uuid import UUID
 
 from ..controller.state.cluster_state import ClusterState
 from ..controller.state.features import check_known
 from ..controller.state.model import ApplyResult, TopicState
+from ..controller.state.pinned_cuts import PinnedCuts
 from ..replication.manager import ReplicaManager
 from ..replication.partition.assignment import Assignment
 from ..runtime import logs
 from ..runtime.clock import Clock
 from ..storage.folders.data_folders import DataFolders
+from ..storage.log.pins import Pin
 from ..wire.errors import KafkaError
 from .cluster.cluster_view import ClusterView
 from .coordinators.group_coordination import GroupCoordination
@@ -29,6 +32,16 @@ log = logs.get(__name__)
 # The pauses between attempts to open replicas that failed to open (a full disk); each is twice the last one.
 OPEN_PAUSE_FIRST_S: Final = 2.0
 OPEN_PAUSE_MAX_S: Final = 300.0
+
+
+def pins_of(cuts: PinnedCuts, topic_id: UUID, partition: int) -> tuple[Pin, ...]:
+    """What the pinned cuts keep of one partition; an empty range keeps nothing."""
+    found = ((each.name, each.partition(topic_id, partition)) for each in cuts.values())
+    return tuple(
+        Pin(name, kept.start, kept.end, kept.settled_end)
+        for name, kept in found
+        if kept is not None and kept.start < kept.end
+    )
 
 
 def _raise(error: BaseException) -> None:
@@ -152,6 +165,7 @@ class MetadataApplication:
                     config=self._settings.topic_config(topic),
                     elr=partition.elr,
                     adding=partition.adding,
+                    pins=pins_of(state.pinned_cuts, topic.topic_id, index),
                 )
             )
         return found

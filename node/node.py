@@ -406,6 +406,7 @@ class Node:
                 first_users=first_users(configuration.values["bootstrap.scram.credentials"]),
                 mutation_window=configuration.mutation_window(),
                 tokens=configuration.token_settings(),
+                cut_retention_ms_max=configuration.integer("cut.retention.max.ms"),
             ),
             ask_voter=self._broker.controller.describe_quorum,
             validator=StateValidator() if configuration.flag("debug.validate") else None,

@@ -177,7 +177,7 @@ class ReplicaManager:
             replica = self._replica_for(assignment)
             if replica is None:
                 continue
-            old = replica.assignment
+            old, replica.log.pins = replica.assignment, assignment.pins
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old.config:
                 replica.log.update_config(self._log_opener.log_config(assignment))

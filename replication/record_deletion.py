@@ -55,7 +55,7 @@ class RecordDeletions:
         the in-sync replicas have noted.
 
         Raises KafkaError NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a topic that is only
-        compacted), REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
+        compacted, records that a pinned cut keeps), REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR.
         """
         self._lease.require()
         leader, log = replica.require_leader(), replica.log
@@ -74,6 +74,13 @@ class RecordDeletions:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {target} of {log.name} is above the high watermark {log.high_watermark}",
+            )
+        pin = next((each for each in log.pins if each.start < target), None)
+        if pin is not None:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"the pinned cut {pin.name!r} keeps the records of {log.name} from {pin.start} on: "
+                "`tidegate cuts unpin` lets go of them",
             )
         deadline_s = self._clock.monotonic() + timeout_ms / 1000
         deletion = _Deletion()

@@ -39,6 +39,7 @@ from .controlled_shutdown import plan_shutdown
 from .delegation_tokens import plan_ended_tokens
 from .elections import Loss, Wanted, able, change_operations, needed_changes, preferred_leader
 from .moves import advanced, moving
+from .pinned_cuts import plan_expired_cuts
 from .plan import Plan
 from .registration import broker_with_epoch
 from .sessions import BrokerSessions
@@ -63,6 +64,7 @@ class ControllerConfig:
     """The cluster has them from its beginning."""
     mutation_window: QuotaWindow = field(default_factory=QuotaWindow)
     tokens: TokenSettings = field(default_factory=TokenSettings)
+    cut_retention_ms_max: int = 604_800_000
 
 
 @dataclass(slots=True, frozen=True)
@@ -269,6 +271,9 @@ class ControllerPlanner:
             return Plan()
         self._tokens_looked_at = now
         return plan_ended_tokens(self._state, wall_ms)
+
+    def end_pins(self, wall_ms: int) -> Plan:
+        return plan_expired_cuts(self._state, wall_ms)
 
     def _steps_of_moves(self) -> list[Wanted]:
         present = self._state.active_node_ids()

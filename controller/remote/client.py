@@ -224,6 +224,11 @@ class ControllerClient:
             pb.ChangeDelegationTokenReply, "ChangeDelegationToken", self._named(request), timeout_s
         )
 
+    async def change_pinned_cut(
+        self, request: pb.ChangePinnedCutRequest, timeout_s: float = 30.0
+    ) -> pb.ChangePinnedCutReply:
+        return await self._call(pb.ChangePinnedCutReply, "ChangePinnedCut", self._named(request), timeout_s)
+
     async def charge_mutations(
         self, request: pb.ChargeMutationsRequest, timeout_s: float = 30.0
     ) -> pb.ChargeMutationsReply:

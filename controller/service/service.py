@@ -33,6 +33,7 @@ from ..planning.delegation_tokens import TokenPlan, plan_delegation_token
 from ..planning.feature_updates import plan_update
 from ..planning.isr_changes import plan_isr_changes
 from ..planning.node_settings import plan_node_configuration
+from ..planning.pinned_cuts import PinPlan, plan_pinned_cut
 from ..planning.plan import PartitionPlan, Plan
 from ..planning.planner import ControllerConfig, ControllerPlanner
 from ..planning.reassignments import plan_reassignments
@@ -43,6 +44,7 @@ from ..planning.security import SecurityPlan, plan_security
 from ..raft.contract import Contact, FollowerView
 from ..state.features import SUPPORTED, Ranges, as_messages, ranges_of, shown
 from ..state.model import ApplyResult
+from ..state.pinned_cuts import encode_cut, with_pin_id
 from .metadata_log import MetadataLog, NotController
 from .pipeline import PlanPipeline, Proposed
 
@@ -457,6 +459,29 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         index = self._log.applied_index
         return rpc.ChangeDelegationTokenReply(
             status=self._status(), token=planned.token, metadata_index=index
+        )
+
+    @_answers(rpc.ChangePinnedCutReply, waits_at_entry=True)
+    async def ChangePinnedCut(
+        self, request: rpc.ChangePinnedCutRequest, context: Any
+    ) -> rpc.ChangePinnedCutReply:
+        def plan(_: ControllerPlanner) -> PinPlan:
+            return plan_pinned_cut(
+                self._ahead,
+                request,
+                self._config.cut_retention_ms_max,
+                self._clock.wall_ms(),
+                applied_before=self._applied_before(request.request_id),
+            )
+
+        planned, _ = await self._commit(plan)
+        if planned.operations:
+            log.info("pinned_cut_changed", change=planned.reason, pin=planned.pin_id)
+        found = with_pin_id(self._log.state.pinned_cuts, planned.pin_id)
+        return rpc.ChangePinnedCutReply(
+            status=self._status(),
+            pin=None if found is None else encode_cut(found),
+            metadata_index=self._log.applied_index,
         )
 
     @_answers(rpc.ChargeMutationsReply, waits_at_entry=False)

@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 from ...proto import metadata_pb2 as pb
 from ...security.records import SecurityRecords
 from ...wire.errors import ErrorCode
-from . import security_commands, snapshot
+from . import pinned_cuts, security_commands, snapshot
 from .broker_table import BrokerTable
 from .changes import Changes, Refused, with_change
 from .model import (
@@ -47,7 +47,7 @@ from .topic_defaults import controllers_defaults
 from .topic_table import TopicTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 FIRST_INDEX = 1  # the metadata log's first entry is a constant: every state begins after it
 PRODUCER_ID_MAX = 2**63 - 1 - 10 * PRODUCER_ID_BLOCK
@@ -68,6 +68,7 @@ class ClusterState:
         "metadata_id",
         "next_producer_id",
         "node_configs",
+        "pinned_cuts",
         "resource_configs",
         "security",
         "session_timeout_ms",
@@ -92,6 +93,8 @@ class ClusterState:
         SESSIONS_LEVEL."""
         self.security = SecurityRecords()
         """ACLs, credentials, tokens and quotas; another object after each change."""
+        self.pinned_cuts: pinned_cuts.PinnedCuts = {}
+        """Another object after each change."""
         self._features: dict[str, int] = {}
         self._brokers = BrokerTable()
         self._topics = TopicTable()
@@ -271,6 +274,16 @@ class ClusterState:
         self.security = security_commands.changed(self.security, op)
         return None
 
+    def _change_pinned_cuts(self, op: pb.ChangePinnedCuts, changes: Changes) -> Value:
+        before, self.pinned_cuts = self.pinned_cuts, pinned_cuts.changed(self.pinned_cuts, op)
+        changes.partitions |= self._named(pinned_cuts.keys_that_differ(before, self.pinned_cuts))
+        return None
+
+    def _named(self, keys: Iterable[tuple[UUID, int]]) -> set[tuple[str, int]]:
+        """Those of the partitions that exist."""
+        found = ((self._topics.by_id(topic_id), partition) for topic_id, partition in keys)
+        return {(topic.name, number) for topic, number in found if topic and number in topic.partitions}
+
     def _unregister_broker(self, op: pb.UnregisterBroker, changes: Changes) -> Value:
         broker_epoch = self._brokers.unregister(op, self._topics, changes)
         self.node_configs = {
@@ -299,6 +312,7 @@ class ClusterState:
             resource_configs=self.resource_configs,
             session_timeout_ms=self.session_timeout_ms,
             security=self.security,
+            pinned_cuts=self.pinned_cuts,
         )
 
     def _take(self, contents: snapshot.Contents, topics: TopicTable) -> None:
@@ -312,6 +326,7 @@ class ClusterState:
         self._proposers = ProposerTable(contents.proposers)
         self.node_configs, self.resource_configs = contents.node_configs, contents.resource_configs
         self.session_timeout_ms, self.security = contents.session_timeout_ms, contents.security
+        self.pinned_cuts = contents.pinned_cuts
 
     def copy(self) -> ClusterState:
         """Another state with the same contents; cheap, because the values in the tables are immutable."""
@@ -333,9 +348,11 @@ class ClusterState:
         changed."""
         contents = snapshot.decode(data)
         old_topics, old_brokers = self._topics.by_name, self._brokers.by_id
+        old_cuts = self.pinned_cuts
         self._take(contents, TopicTable(contents.topics.values()))
         self._topics.set_defaults(controllers_defaults(self.node_configs), Changes(self.index, self.term))
-        return _difference(self, old_topics, old_brokers)
+        pinned = self._named(pinned_cuts.keys_that_differ(old_cuts, self.pinned_cuts))
+        return _difference(self, old_topics, old_brokers, pinned)
 
     def state_hash(self) -> str:
         """Equal on every node that applied the same entries, by replay or by snapshot."""
@@ -343,13 +360,17 @@ class ClusterState:
 
 
 def _difference(
-    state: ClusterState, old_topics: dict[str, TopicState], old_brokers: dict[int, BrokerState]
+    state: ClusterState,
+    old_topics: dict[str, TopicState],
+    old_brokers: dict[int, BrokerState],
+    pinned: set[tuple[str, int]],
 ) -> ApplyResult:
-    """The difference between the old state and the snapshot, as one result: new, changed and deleted."""
+    """The difference between the old state and the snapshot, as one result: new, changed and deleted.
+    `pinned`: the partitions whose pins differ."""
     topics, brokers = state.topics, state.brokers
     gone = [old for old in old_topics.values() if state.topic_by_id(old.topic_id) is None]
     changed_topics = {name for name, topic in topics.items() if old_topics.get(name) != topic}
-    changed_partitions = set()
+    changed_partitions = pinned
     for name in changed_topics:
         old = old_topics.get(name)
         same_topic = old is not None and old.topic_id == topics[name].topic_id
@@ -384,6 +405,7 @@ _HANDLERS: dict[str, Callable[[ClusterState, Any, Changes], Value]] = {
     "change_scram_credentials": ClusterState._change_security,
     "change_delegation_tokens": ClusterState._change_security,
     "change_client_quotas": ClusterState._change_security,
+    "change_pinned_cuts": ClusterState._change_pinned_cuts,
     "register_broker": lambda state, op, changes: state._brokers.register(
         op, state._topics, state._features, changes
     ),

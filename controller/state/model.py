@@ -37,6 +37,7 @@ SESSIONS_LEVEL = 5  # the session timeout that controllers agree on
 LISTENERS_LEVEL = 5  # brokers with several listeners for clients
 SECURITY_LEVEL = 5  # ACLs, SCRAM credentials, delegation tokens, client quotas
 TWO_PHASE_COMMIT_LEVEL = 5  # transactions that are prepared: of the records of __transaction_state
+PINNED_CUTS_LEVEL = 5  # cuts that are kept under a name
 # The operations that not every level has: below it none of them is applied.  (Moves are fields of
 # `change_partitions`, which `partition_changes` looks at.)
 OPERATION_LEVELS: dict[str, int] = {
@@ -44,6 +45,7 @@ OPERATION_LEVELS: dict[str, int] = {
     "change_resource_config": RESOURCES_LEVEL, "set_session_timeout": SESSIONS_LEVEL,
     "change_acls": SECURITY_LEVEL, "change_scram_credentials": SECURITY_LEVEL,
     "change_delegation_tokens": SECURITY_LEVEL, "change_client_quotas": SECURITY_LEVEL,
+    "change_pinned_cuts": PINNED_CUTS_LEVEL,
 }  # fmt: skip
 # The later fields of messages that the first level had, by `Message.field`: below its level no plan and no
 # snapshot has such a field.
@@ -54,6 +56,7 @@ FIELD_LEVELS: dict[str, int] = {
     "PartitionRecord.target": MOVES_LEVEL, "ClusterSnapshot.node_configs": NODE_SETTINGS_LEVEL,
     "ClusterSnapshot.metadata_id": 1, "ClusterSnapshot.resource_configs": RESOURCES_LEVEL,
     "ClusterSnapshot.session_timeout_ms": SESSIONS_LEVEL, "ClusterSnapshot.security": SECURITY_LEVEL,
+    "ClusterSnapshot.pinned_cuts": PINNED_CUTS_LEVEL,
 }  # fmt: skip
 # The highest level of METADATA_VERSION that a release has: it is closed.  The next one is open until the
 # release that brings it: what is added meanwhile gets that level, under a name of its own above.

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from ...proto import metadata_pb2 as pb
 from ...security.records import SecurityRecords
 from ...wire.errors import ErrorCode
-from . import security_commands
+from . import pinned_cuts, security_commands
 from .broker_fields import decode_listeners, decode_replicas, encode_listeners, encode_replicas
 from .model import BrokerState, PartitionState, TopicState, Value
 from .proposers import CommandOutcome, ProposerMemory
@@ -42,6 +42,7 @@ class Contents:
     resource_configs: Mapping[tuple[int, str], Mapping[str, str]]
     session_timeout_ms: int
     security: SecurityRecords
+    pinned_cuts: pinned_cuts.PinnedCuts
 
 
 def encode(contents: Contents) -> bytes:
@@ -70,6 +71,7 @@ def encode(contents: Contents) -> bytes:
         ],
         session_timeout_ms=contents.session_timeout_ms,
         security=security_commands.encode(contents.security),
+        pinned_cuts=pinned_cuts.encode(contents.pinned_cuts),
     ).SerializeToString(deterministic=True)
 
 
@@ -94,6 +96,7 @@ def decode(data: bytes) -> Contents:
         },
         session_timeout_ms=parsed.session_timeout_ms,
         security=security_commands.decode(parsed.security),
+        pinned_cuts=pinned_cuts.decode(parsed.pinned_cuts),
     )
 
 

@@ -46,6 +46,11 @@ def _cluster_violations(state: ClusterState) -> Iterator[str]:
         yield f"entry {state.index} of term {state.term} with controller epoch {state.controller_epoch}"
     if state.topic_ids_known() != len(state.topics):
         yield "the tables of topics by name and by id differ"
+    pinned = state.pinned_cuts
+    if any(each.name != name for name, each in pinned.items()):
+        yield "a cut is pinned under another name than its own"
+    if len({each.pin_id for each in pinned.values()}) < len(pinned):
+        yield "two pinned cuts have one id"
     if state.next_producer_id < 0 or any(level < 0 for level in state.features.values()):
         yield "a producer id or a feature level below 0"
 

@@ -42,6 +42,7 @@ _TYPES: Final = {
     "connections.max.idle.ms": ConfigType.LONG.value,
     "connections.max.reauth.ms": ConfigType.LONG.value,
     "controller.listener.names": ConfigType.STRING.value,
+    "cut.retention.max.ms": ConfigType.LONG.value,
     "delegation.token.expiry.check.interval.ms": ConfigType.LONG.value,
     "delegation.token.expiry.time.ms": ConfigType.LONG.value,
     "delegation.token.max.lifetime.ms": ConfigType.LONG.value,

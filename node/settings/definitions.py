@@ -203,6 +203,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     "delegation.token.expiry.check.interval.ms": _int(
         3_600_000, "How often delegation tokens that have ended are removed.", 1
     ),
+    "cut.retention.max.ms": _int(
+        604_800_000, "A cut is pinned for so long at most, the same on all controllers.", 1
+    ),
     "super.users": Setting(str, "", "They may do everything: User:name, separated by semicolons."),
     "bootstrap.scram.credentials": Setting(
         str,

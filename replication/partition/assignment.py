@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from ...controller.state.eligibility import Eligibility
+from ...storage.log.pins import Pin
 from ...wire.errors import ErrorCode
 
 EligibilityOf = Callable[[UUID, int, int, int], Eligibility]
@@ -44,6 +45,7 @@ class Assignment:
     adding: tuple[int, ...] = ()
     """The replicas that a reassignment adds and has not finished: min.insync.replicas does not count them
     yet."""
+    pins: tuple[Pin, ...] = ()
 
     @property
     def min_insync_replicas(self) -> int:

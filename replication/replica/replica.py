@@ -377,6 +377,8 @@ class Replica:
                 if records:
                     if may_have_offset_gaps:
                         log.allow_offset_gaps()
+                        if log.log_end_offset < high_watermark:  # records that the leader may have cleaned
+                            log.cleaned_at_most = max(log.cleaned_at_most, high_watermark)
                     self._begin_within(records, leader_log_start)
                     log.append_follower(records)
                 if high_watermark > log.high_watermark:

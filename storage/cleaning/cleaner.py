@@ -13,7 +13,8 @@ tombstone or marker covers are gone already, and a cleaning that ends in between
 half removed nothing that the repetition needs.
 
 A truncation, a removal by retention, or the close of the log voids a cleaning (`ConcurrentTruncation`),
-because its decisions may rest on records that are gone.  It removes the files that it wrote; opening removes
+because its decisions may rest on records that are gone; so does a pin (`Log.pins`), which lets a replacement
+that has begun come to its end.  It removes the files that it wrote; opening removes
 those that a crash leaves (`segment.swap`).
 
 The CRC of each batch is checked before its records are read: damage is reported (`InvalidBatch`), never
@@ -85,6 +86,8 @@ class _Source:
 def cleanable_part(log: Log, now_ms: int, horizon_ms: int | None = None) -> Cleanable | None:
     """The part of the log that may be cleaned now; None when there is none.  `horizon_ms` is that of the last
     cleaning's result.  On the loop.  Raises OSError, InvalidBatch."""
+    if log.pins:
+        return None
     segments = log.segments
     return plan_cleaning(
         _facts(segments),
@@ -105,7 +108,10 @@ def _facts(segments: Sequence[Segment]) -> list[SegmentFacts]:
 def begin_cleaning(log: Log, now_ms: int, horizon_ms: int | None = None) -> Cleaning | None:
     """On the loop; None when there is nothing to do.  Raises OSError, InvalidBatch."""
     part = cleanable_part(log, now_ms, horizon_ms)
-    return None if part is None else Cleaning(log, part, now_ms)
+    if part is None:
+        return None
+    log.cleaned_at_most = max(log.cleaned_at_most, part.end_offset)
+    return Cleaning(log, part, now_ms)
 
 
 class Cleaning:
@@ -148,6 +154,8 @@ class Cleaning:
 
     def _begin_replacement(self, old: Sequence[Segment], new: Segment) -> Replacement:
         self._require_unchanged()
+        if self.log.pins:
+            raise ConcurrentTruncation(f"{self.log.name} was pinned while it was cleaned")
         try:
             return self.log.local.replacements.begin(old, new)
         except ValueError as error:

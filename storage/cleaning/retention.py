@@ -4,9 +4,10 @@
                       stays ends the search
     retention.bytes   the oldest segments go as long as what is left is not smaller than the limit
 
-No segment goes at or above the last stable offset, which is never above the high watermark: records that are
-not decided and replicated cannot be too old.  When the whole active segment is too old it is completed first,
-so that a topic without writers becomes empty.  A segment without any timestamp never goes by time.
+No segment goes that a pinned cut names (`Log.pins`), nor one at or above the last stable offset, which is
+never above the high watermark: records that are not decided and replicated cannot be too old.  When the whole
+active segment is too old it is completed first, so that a topic without writers becomes empty.  A segment
+without any timestamp never goes by time.
 
 Only the leader decides; followers take over its log start with their fetches.
 """
@@ -72,9 +73,10 @@ def apply_retention(log: Log, now_ms: int) -> Iterator[int]:
         facts, log.config, stable_offset=log.last_stable_offset, now_ms=now_ms,
         max_timestamp_of=lambda at: segments[at].load_max_timestamp(),
     )  # fmt: skip
-    if start == log.log_end_offset and facts[-1].size_bytes:
+    if min(start, log.deletable_end) == log.log_end_offset and facts[-1].size_bytes:
         log.roll()
     for segment in facts:
-        if log.log_start_offset < segment.next_offset <= min(start, log.last_stable_offset):
+        stays = min(start, log.last_stable_offset, log.deletable_end)
+        if log.log_start_offset < segment.next_offset <= stays:
             log.advance_log_start(segment.next_offset)
             yield segment.next_offset

@@ -56,6 +56,7 @@ from .append_plan import AppendInfo, AppendPlan, plan_follower_append, plan_lead
 from .hooks import DETACHED
 from .local_log import LocalLog
 from .log_start import LogStart
+from .pins import Pin
 from .validation import epoch_violations, offset_violations, producer_violations, segment_violations
 
 __all__ = [
@@ -89,6 +90,10 @@ class Log:
         self.cleaned_to = 0
         """The cleaner has cleaned below this offset (`cleaning/cleaner.py` moves it); a truncation lowers
         it."""
+        self.cleaned_at_most = self._cleaned_before(loaded)
+        """No record at or above this offset has let the cleaner, of this log or of the one that it was copied
+        from, take another one away."""
+        self.pins: tuple[Pin, ...] = ()
         self.truncations = 0
         """Rises with every truncation: a decision made on the log's content before is void."""
         self.local = LocalLog(disk, directory, self.name, loaded, start)
@@ -136,6 +141,13 @@ class Log:
             )
         return opened
 
+    def _cleaned_before(self, loaded: LoadedLog) -> int:
+        """`cleaned_at_most` of the process's former life: the cleaner never goes above the last stable
+        offset."""
+        if not self.config.may_have_offset_gaps:
+            return 0
+        return min((loaded.log_end_offset, *loaded.producers.open_transactions))
+
     # ---- properties ----------------------------------------------------------------------------------------
 
     @property
@@ -175,6 +187,25 @@ class Log:
         if first is None or first >= self._high_watermark:
             return self._high_watermark
         return max(first, self._log_start)
+
+    @property
+    def deletable_end(self) -> int:
+        """Retention and DeleteRecords may raise the log start to this offset, and not above."""
+        return min((self._high_watermark, *(pin.start for pin in self.pins)))
+
+    def pin_problem(self, pin: Pin) -> str | None:
+        """Why a reader at the cut does not find here what was there when it was taken; None when it does:
+        between that moment and the pin, nothing kept it."""
+        note = self.local.start_note
+        start = max(self._log_start, note.noted, note.wanted)
+        if start > pin.start:
+            return f"{self.name} starts at {start} by now, the cut at {pin.start}"
+        if self.cleaned_at_most > pin.settled_end:
+            return (
+                f"{self.name} may have been compacted up to {self.cleaned_at_most} since, the cut is settled "
+                f"up to {pin.settled_end}: take another one"
+            )
+        return None
 
     @property
     def latest_epoch(self) -> int:
@@ -446,6 +477,7 @@ class Log:
         self.local.stop_writers("a truncation")
         self.truncations += 1
         self.cleaned_to = min(self.cleaned_to, end)
+        self.cleaned_at_most = min(self.cleaned_at_most, end)
         self.local.prepare_truncation(end, epochs, restart_at)
 
     def _end_at(self, end: int) -> None:

@@ -217,6 +217,10 @@ class Replacements:
         self.finish(replacement)
         return replacement.doomed
 
+    @property
+    def is_over(self) -> bool:
+        return self._current is None
+
     def settle(self) -> None:
         """Before the log's segments change in another way.  Waits for the disk.  Raises OSError: the log must
         go offline."""

@@ -29,6 +29,13 @@ from tidegate.wire.errors import ErrorCode
 from .test_security_commands import ACL
 
 TOPIC_ID = UUID(int=7)
+CUT = pb.PinnedCutRecord(
+    name="cut",
+    pin_id="pin",
+    topics=[
+        pb.PinnedTopicRecord(topic_id=TOPIC_ID.bytes, name="t", partitions=[pb.PinnedPartitionRecord(end=5)])
+    ],
+)
 
 
 class Applier:
@@ -545,6 +552,7 @@ def test_a_copy_and_a_snapshot_hold_every_field(applier: Applier) -> None:
             )
         ),
         pb.Operation(change_acls=pb.ChangeAcls(add=[ACL])),
+        pb.Operation(change_pinned_cuts=pb.ChangePinnedCuts(pin=[CUT])),
         proposer="p",
         sequence=1,
     )

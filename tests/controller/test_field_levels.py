@@ -25,6 +25,7 @@ from tidegate.controller.state.model import (
     MOVES_LEVEL,
     NODE_SETTINGS_LEVEL,
     OPERATION_LEVELS,
+    PINNED_CUTS_LEVEL,
     RESOURCES_LEVEL,
     SECURITY_LEVEL,
     SESSIONS_LEVEL,
@@ -65,6 +66,12 @@ LATER_MESSAGES: dict[str, tuple[int, int]] = {
     "QuotaRecord": (SECURITY_LEVEL, 3),
     "ChangeClientQuotas": (SECURITY_LEVEL, 2),
     "SecurityRecord": (SECURITY_LEVEL, 4),
+    "PinnedCutRecord": (PINNED_CUTS_LEVEL, 8),
+    "PinnedTopicRecord": (PINNED_CUTS_LEVEL, 3),
+    "PinnedPartitionRecord": (PINNED_CUTS_LEVEL, 4),
+    "UndecidedRecord": (PINNED_CUTS_LEVEL, 2),
+    "PinConfirmation": (PINNED_CUTS_LEVEL, 2),
+    "ChangePinnedCuts": (PINNED_CUTS_LEVEL, 3),
 }
 """Message -> the level that brought it, its highest field number there."""
 

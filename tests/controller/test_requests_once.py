@@ -26,6 +26,7 @@ from tidegate.security.delegation_tokens import TokenSettings, token_hmac
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .controller_cluster import registration
+from .test_pinned_cuts import record as pinned_cut
 from .test_plan_pipeline import Controller
 from .test_security_commands import ACL
 
@@ -143,6 +144,14 @@ def end_of(controller: Controller, token_id: str) -> int | None:
     return None if found is None else found.expires_at_ms
 
 
+def pin_now(controller: Controller) -> None:
+    record = pinned_cut(topic_id=controller.log.state.topics["t"].topic_id)
+    change = pb.Operation(change_pinned_cuts=pb.ChangePinnedCuts(pin=[record]))
+    pipeline = controller.service._pipeline
+    pipeline.propose_in_order(Plan([change]).commands(pipeline.term))
+    controller.log.commit()
+
+
 def four_stops(controller: Controller) -> None:
     pipeline = controller.service._pipeline
     stop = controller.service.require_planner().fence([4], "stopped")
@@ -171,6 +180,8 @@ CASES: dict[str, tuple[list[Any], Any, list[Any], Callable[[Controller], Any]]] 
                            lambda c: 4 in c.log.state.brokers),
     "a setting that is so already": ([setting("1000")], setting("1000"), [setting("2000")],
                                      lambda c: c.log.state.topics["t"].config["retention.ms"]),
+    "a cut that is unpinned": ([pin_now], rpc.ChangePinnedCutRequest(unpin="a"), [pin_now],
+                               lambda c: set(c.log.state.pinned_cuts)),
     "an ACL": ([], acl(), [acl(goes=True)], lambda c: c.log.state.security.acls),
     "a token": ([], token("a"), [end_of_token("a", -1)], lambda c: end_of(c, "a")),
     "a token that lives longer": ([token("a")], renewal("a"), [end_of_token("a", 1000)],

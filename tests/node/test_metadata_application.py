@@ -42,6 +42,7 @@ CONTROLLERS: Final = "controllers alone act on it, on the state itself"
 ACTED_ON: Final[dict[str, tuple[str, ...] | str]] = {
     "brokers": ("probed", "eligible"),
     "topics": ("replicas", "subscribed", "deleted"),
+    "pinned_cuts": ("replicas",),
     "node_configs": ("replicas", "limits", "settings"),
     "features": READ,  # and `check_known` ends a node that does not know a level
     "cluster_id": READ,

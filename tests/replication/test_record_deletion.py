@@ -15,9 +15,11 @@ from tidegate.replication.record_deletion import RecordDeletions
 from tidegate.replication.replica.replica import Replica
 from tidegate.storage.log.log import AppendOrigin, Log
 from tidegate.storage.log.log_start import LogStart
+from tidegate.storage.log.pins import Pin
 from tidegate.storage.topic_config import CleanupPolicy
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import NewRecord, encode_batch
 
 from .cluster import Cluster, batch_of
 from .leading import join_despite
@@ -178,6 +180,40 @@ async def test_an_offset_that_is_not_committed_is_refused(
     with pytest.raises(KafkaError) as refused:
         await cluster.managers[2].delete_records("t", 0, 1, 5_000)
     assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await cluster.stop_all()
+
+
+async def test_what_a_pinned_cut_keeps_is_refused_by_its_name(tmp_path: Path) -> None:
+    cluster = await cluster_with_records(tmp_path)
+    leader = cluster.managers[1]
+    assignment = replace(cluster.partitions["t", 0], pins=(Pin("nightly", 4, 10, 10),))
+    cluster.publish([assignment])
+    assert await leader.delete_records("t", 0, 4, 5_000) == 4
+    for offset in (5, -1):
+        with pytest.raises(KafkaError, match="'nightly' keeps the records of t-0 from 4 on") as raised:
+            await leader.delete_records("t", 0, offset, 5_000)
+        assert raised.value.code is ErrorCode.POLICY_VIOLATION
+    assert starts(cluster) == {1: 4, 2: 4, 3: 4}
+    cluster.publish([replace(assignment, pins=())])
+    assert await leader.delete_records("t", 0, -1, 5_000) == 10
+    await cluster.stop_all()
+
+
+async def test_a_follower_that_fetches_what_its_leader_may_have_cleaned_notes_that(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    for node in (1, 2):
+        cluster.start(node)
+    cluster.create(isr=(1, 2), cleanup_policy="compact")
+    leader = cluster.managers[1]
+    for _ in range(5):
+        keyed = encode_batch([NewRecord(b"key", b"value", (), 1_700_000_000_000)])
+        leader.append_now("t", 0, keyed, origin=AppendOrigin.CLIENT, required_acks=-1)
+    assert await leader.wait_committed("t", 0, 1, 5, 5_000) is ErrorCode.NONE
+    assert [cluster.log(node).cleaned_at_most for node in (1, 2)] == [0, 0], "in sync from the beginning"
+    cluster.start(3)
+    cluster.publish([cluster.partitions["t", 0]], to=[3])
+    await eventually(lambda: cluster.log(3).log_end_offset == 5)
+    assert cluster.log(3).cleaned_at_most == 5
     await cluster.stop_all()
 
 

@@ -21,12 +21,12 @@ from .workload import FOLDER, append, batch, open_log
 
 BECOMES: Final[dict[str, dict[str, str]]] = {
     "Log": {
-        "stays stays stays stays": "config partition recovered recovery_truncated_bytes topic",
+        "stays stays stays stays": "config partition pins recovered recovery_truncated_bytes topic",
         "stays stays stays other": "local",
         "stays falls stays stays": "_log_start",
         "rises rises stays rises": "truncations",
         "other other stays stays": "_epochs producers",
-        "falls falls stays stays": "_high_watermark _log_end",
+        "falls falls stays stays": "_high_watermark _log_end cleaned_at_most",
         "falls falls stays falls": "cleaned_to",
     },
     "LocalLog": {
@@ -77,7 +77,7 @@ def made(disk: LyingDisk, folder: Path) -> Log:
     log.local.start_note.want(6)
     log.local.start_note.write()
     log.local.start_note.want(9)
-    log.cleaned_to = 24
+    log.cleaned_to = log.cleaned_at_most = 24
     log.local.durability._offset_gap = 98, 99
     log.begin_flush()
     return log

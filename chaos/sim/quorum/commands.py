@@ -15,6 +15,7 @@ from uuid import NAMESPACE_OID, uuid5
 from ....controller.planning.feature_updates import plan_update
 from ....controller.planning.isr_changes import plan_isr_changes
 from ....controller.planning.node_settings import plan_node_configuration
+from ....controller.planning.pinned_cuts import plan_expired_cuts, plan_pinned_cut
 from ....controller.planning.plan import Plan
 from ....controller.planning.planner import ControllerConfig, ControllerPlanner
 from ....controller.planning.reassignments import plan_reassignments
@@ -67,6 +68,7 @@ PLANS_MAX = 5  # drawn until a command changes something
 ACTIVE_MIN = 2
 TOPICS_MAX = 5
 PRINCIPALS = ("User:a", "User:b")
+CUT_RETENTION_MS_MAX = 1000
 CONFIG = ControllerConfig(leader_imbalance_percentage=0)
 
 LISTENERS = ("CLIENTS", "EXTERNAL", "PLAINTEXT")
@@ -98,7 +100,7 @@ class Commands:
             self._creation,
             self._creation, self._deletion, self._enlargement, self._configuration, self._settings,
             self._move, self._move,
-            self._election, self._forgetting, self._level, self._resources, self._security,
+            self._election, self._forgetting, self._level, self._resources, self._security, self._pin,
         )  # fmt: skip
         if not state.cluster_id:
             plans = (self._new_term,)
@@ -290,6 +292,32 @@ class Commands:
         )
         return plan_security(state, request, applied_before=False).operations
 
+    def _pin(self, state: ClusterState, planner: ControllerPlanner) -> list[pb.Operation]:
+        random = self._random
+        if random.random() < 0.2:
+            return plan_expired_cuts(state, random.choice((0, 2 * CUT_RETENTION_MS_MAX))).operations
+        request = rpc.ChangePinnedCutRequest(retention_ms=random.choice((1, CUT_RETENTION_MS_MAX)))
+        known = random.choice((*(each.pin_id for each in state.pinned_cuts.values()), "none"))
+        match random.choice(("pin", "confirm", "unpin")):
+            case "pin":
+                request.pin.CopyFrom(self._cut(state))
+            case "confirm":
+                request.confirm = known
+            case _:
+                request.unpin = known
+        now_ms = random.randrange(9)
+        return plan_pinned_cut(state, request, CUT_RETENTION_MS_MAX, now_ms, applied_before=False).operations
+
+    def _cut(self, state: ClusterState) -> pb.PinnedCutRecord:
+        random = self._random
+        record = pb.PinnedCutRecord(name=self._name(), pin_id=str(random.random()), cut_id="cut")
+        for topic in state.topics.values():
+            place = record.topics.add(topic_id=topic.topic_id.bytes, name=topic.name)
+            for number in topic.partitions:
+                open_one = pb.UndecidedRecord(producer_id=1, first_offset=random.randrange(9))
+                place.partitions.add(partition=number, start=3, end=9, undecided=[open_one])
+        return record
+
     # ---- as no controller plans ----------------------------------------------------------------------------
 
     def _any(self, state: ClusterState) -> pb.Operation:
@@ -394,8 +422,16 @@ class Commands:
                 return random.choice(("user", "user", "client-id", "ip", "x"))
             case "is_default":
                 return random.random() < 0.3
-            case "issued_at_ms" | "expires_at_ms" | "ends_at_ms":
+            case "issued_at_ms" | "expires_at_ms" | "ends_at_ms" | "taken_ms" | "pinned_ms":
                 return random.choice((0, 1, 1_000_000))
+            case "is_confirmed":
+                return random.random() < 0.5
+            case "start" | "end" | "first_offset":
+                return random.randrange(-1, 5)
+            case "producer_id":
+                return random.randrange(3)
+            case "pin_id":
+                return random.choice((*(each.pin_id for each in state.pinned_cuts.values()), "p", "q", ""))
             case _:
                 return random.choice(("", "r", "s", "t"))
 

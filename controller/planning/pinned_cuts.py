@@ -1,0 +1,107 @@
+"""What a request makes of pinned cuts, and which of them have expired.  Pure.
+
+Times are the active controller's, so that all nodes agree about the end of a pin: an entry of the log ends
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ...proto import controller_pb2 as rpc
+from ...proto import metadata_pb2 as pb
+from ...wire.errors import ErrorCode, KafkaError
+from ..state.cluster_state import ClusterState
+from ..state.features import require_level
+from ..state.model import PINNED_CUTS_LEVEL
+from ..state.pinned_cuts import PINNED_CUT_BYTES_MAX, PINNED_CUTS_MAX, too_large, with_pin_id
+from .plan import Plan
+
+UNCONFIRMED_MS: Final = 60_000
+"""How long a pin stays without a confirmation: longer than a node waits for it."""
+
+
+@dataclass(slots=True)
+class PinPlan(Plan):
+    """The plan of a request about the pin `pin_id`."""
+
+    pin_id: str = ""
+
+
+def plan_pinned_cut(
+    state: ClusterState,
+    request: rpc.ChangePinnedCutRequest,
+    retention_ms_max: int,
+    now_ms: int,
+    *,
+    applied_before: bool,
+) -> PinPlan:
+    """`retention_ms_max`: `cut.retention.max.ms`; `applied_before`: the request is a copy of one that is
+    done.  Raises KafkaError."""
+    require_level(state.features, PINNED_CUTS_LEVEL)
+    kind = request.WhichOneof("kind")
+    if kind not in ("pin", "confirm", "unpin"):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the request says neither pin, confirm nor unpin")
+    pin_id = request.pin.pin_id if kind == "pin" else getattr(request, kind)
+    if applied_before:
+        return PinPlan(pin_id=pin_id)
+    plan = PinPlan([], f"{kind} a cut", request.request_id, pin_id)
+    if kind == "unpin":
+        change = pb.ChangePinnedCuts(remove=[pin_id])
+    else:
+        if not 0 < request.retention_ms <= retention_ms_max:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"a cut cannot be pinned for {request.retention_ms} ms: cut.retention.max.ms is "
+                f"{retention_ms_max}",
+            )
+        if kind == "pin":
+            change = pb.ChangePinnedCuts(pin=[_pinned(state, request.pin, now_ms)])
+        else:
+            change = pb.ChangePinnedCuts(confirm=[_confirmed(state, pin_id, request.retention_ms)])
+    plan.operations.append(pb.Operation(change_pinned_cuts=change))
+    return plan
+
+
+def plan_expired_cuts(state: ClusterState, now_ms: int) -> Plan:
+    """Ends the pins whose time is over."""
+    expired = sorted(each.pin_id for each in state.pinned_cuts.values() if each.expires_at_ms <= now_ms)
+    if not expired:
+        return Plan()
+    change = pb.ChangePinnedCuts(remove=expired)
+    return Plan([pb.Operation(change_pinned_cuts=change)], "pins of cuts have expired")
+
+
+def _pinned(state: ClusterState, wanted: pb.PinnedCutRecord, now_ms: int) -> pb.PinnedCutRecord:
+    if wanted.name in state.pinned_cuts and state.pinned_cuts[wanted.name].pin_id != wanted.pin_id:
+        raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, f"a cut is pinned as {wanted.name!r} already")
+    if len(state.pinned_cuts) >= PINNED_CUTS_MAX:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"a cluster has at most {PINNED_CUTS_MAX} pinned cuts: unpin one, or let one expire",
+        )
+    for each in wanted.topics:
+        topic = state.topic_by_raw_id(each.topic_id)
+        if topic is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID, f"{each.name} is not the topic any more that the cut was taken of"
+            )
+        unknown = [one.partition for one in each.partitions if one.partition not in topic.partitions]
+        if unknown:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {unknown[0]}"
+            )
+    record = pb.PinnedCutRecord()
+    record.CopyFrom(wanted)
+    record.pinned_ms, record.expires_at_ms, record.is_confirmed = now_ms, now_ms + UNCONFIRMED_MS, False
+    if record.ByteSize() > PINNED_CUT_BYTES_MAX:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, too_large(record.ByteSize()))
+    return record
+
+
+def _confirmed(state: ClusterState, pin_id: str, retention_ms: int) -> pb.PinConfirmation:
+    found = with_pin_id(state.pinned_cuts, pin_id)
+    if found is None:
+        raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "the pin has gone before it was confirmed")
+    return pb.PinConfirmation(pin_id=pin_id, expires_at_ms=found.pinned_ms + retention_ms)

@@ -1,0 +1,211 @@
+"""Pinned cuts in the metadata: commands, plans, refusals, bounds, and the snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidegate.controller.planning.pinned_cuts import UNCONFIRMED_MS, plan_expired_cuts, plan_pinned_cut
+from tidegate.controller.state import pinned_cuts
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import PINNED_CUTS_LEVEL
+from tidegate.controller.state.pinned_cuts import PINNED_CUT_BYTES_MAX, PINNED_CUTS_MAX, PinnedPartition
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import metadata_pb2 as pb
+from tidegate.wire.errors import ErrorCode, KafkaError
+
+from .test_cluster_state import TOPIC_ID, Applier
+
+MAX_MS = 10_000
+
+
+def record(
+    name: str = "cut", pin_id: str = "a", topic_id: UUID = TOPIC_ID, partitions: int = 1, undecided: int = 1
+) -> pb.PinnedCutRecord:
+    place = pb.PinnedTopicRecord(topic_id=topic_id.bytes, name="t")
+    for number in range(partitions):
+        ones = [pb.UndecidedRecord(producer_id=10**9 + n, first_offset=10**9 + n) for n in range(undecided)]
+        place.partitions.add(partition=number, start=10**9, end=2 * 10**9, undecided=ones)
+    return pb.PinnedCutRecord(name=name, pin_id=pin_id, cut_id="c", taken_ms=1, topics=[place])
+
+
+def operation(**changes: Any) -> pb.Operation:
+    return pb.Operation(change_pinned_cuts=pb.ChangePinnedCuts(**changes))
+
+
+@pytest.fixture
+def applier() -> Applier:
+    applier = Applier()
+    features = [pb.Feature(name="tidegate.metadata.version", level=PINNED_CUTS_LEVEL)]
+    applier(pb.Operation(bootstrap=pb.Bootstrap(cluster_id="c", features=features)))
+    for node_id in (1, 2, 3):
+        applier.broker(node_id)
+    applier.topic(partitions=2)
+    return applier
+
+
+def pin(state: ClusterState, wanted: pb.PinnedCutRecord, retention_ms: int = 1, now_ms: int = 5) -> Any:
+    request = rpc.ChangePinnedCutRequest(pin=wanted, retention_ms=retention_ms)
+    return plan_pinned_cut(state, request, MAX_MS, now_ms, applied_before=False)
+
+
+def test_a_cut_is_pinned_confirmed_and_unpinned_and_names_its_partitions(applier: Applier) -> None:
+    result = applier(operation(pin=[record(partitions=2)]))
+    assert result.changed_partitions == {("t", 0), ("t", 1)}
+    found = applier.state.pinned_cuts["cut"]
+    assert (found.is_confirmed, found.pin_id) == (False, "a")
+    assert found.partition(TOPIC_ID, 1) == PinnedPartition(10**9, 2 * 10**9, ((10**9, 10**9),))
+    confirmed = applier(operation(confirm=[pb.PinConfirmation(pin_id="a", expires_at_ms=99)]))
+    assert confirmed.changed_partitions == frozenset()
+    assert applier.state.pinned_cuts["cut"].is_confirmed
+    assert applier.state.pinned_cuts["cut"].expires_at_ms == 99
+    assert applier(operation(remove=["a"])).changed_partitions == {("t", 0), ("t", 1)}
+    assert applier.state.pinned_cuts == {}
+    assert applier(operation(remove=["a"])).ok
+
+
+def test_a_snapshot_names_the_partitions_whose_pins_it_changes(applier: Applier) -> None:
+    empty = applier.state.encode()
+    applier(operation(pin=[record()]))
+    pinned, behind = applier.state.encode(), ClusterState()
+    behind.restore(empty)
+    assert behind.restore(pinned).changed_partitions == {("t", 0)}
+    assert behind.pinned_cuts == applier.state.pinned_cuts
+    assert behind.restore(pinned).changed_partitions == frozenset()
+    assert behind.restore(empty).changed_partitions == {("t", 0)}
+
+
+def test_a_cut_outlives_a_topic_of_its(applier: Applier) -> None:
+    applier(operation(pin=[record()]))
+    assert applier(pb.Operation(delete_topic=pb.DeleteTopic(topic_id=TOPIC_ID.bytes))).ok
+    assert "cut" in applier.state.pinned_cuts
+    assert applier(operation(remove=["a"])).changed_partitions == frozenset()
+
+
+REFUSED: dict[str, tuple[pb.PinnedCutRecord, ErrorCode]] = {
+    "another pin of the name": (record(pin_id="b"), ErrorCode.DUPLICATE_RESOURCE),
+    "another name of the pin": (record("other"), ErrorCode.DUPLICATE_RESOURCE),
+    "no name": (record("", "b"), ErrorCode.INVALID_REQUEST),
+    "a name that is no topic's": (record("a/b", "b"), ErrorCode.INVALID_REQUEST),
+    "no id": (record("other", ""), ErrorCode.INVALID_REQUEST),
+    "no topics": (pb.PinnedCutRecord(name="other", pin_id="b"), ErrorCode.INVALID_REQUEST),
+    "no partition": (record("other", "b", partitions=0), ErrorCode.INVALID_REQUEST),
+    "too large": (record("other", "b", partitions=9000), ErrorCode.POLICY_VIOLATION),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_pin_that_is_wrong_changes_nothing(applier: Applier, case: str) -> None:
+    applier(operation(pin=[record()]))
+    before = dict(applier.state.pinned_cuts)
+    wanted, error = REFUSED[case]
+    assert applier(operation(pin=[wanted])).error is error
+    assert applier.state.pinned_cuts == before
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pb.PinnedPartitionRecord(start=2, end=1),
+        pb.PinnedPartitionRecord(start=-1, end=1),
+        pb.PinnedPartitionRecord(end=5, undecided=[pb.UndecidedRecord(first_offset=5)]),
+        pb.PinnedPartitionRecord(end=5, undecided=[pb.UndecidedRecord(first_offset=-1)]),
+    ],
+)
+def test_a_range_that_cannot_be_is_refused(applier: Applier, place: pb.PinnedPartitionRecord) -> None:
+    topic = pb.PinnedTopicRecord(topic_id=TOPIC_ID.bytes, name="t", partitions=[place])
+    wanted = pb.PinnedCutRecord(name="x", pin_id="x", topics=[topic])
+    assert applier(operation(pin=[wanted])).error is ErrorCode.INVALID_REQUEST
+    topic = pb.PinnedTopicRecord(topic_id=TOPIC_ID.bytes, partitions=[pb.PinnedPartitionRecord()] * 2)
+    wanted = pb.PinnedCutRecord(name="x", pin_id="x", topics=[topic])
+    assert applier(operation(pin=[wanted])).error is ErrorCode.INVALID_REQUEST
+
+
+def test_a_pin_that_comes_again_and_a_confirmation_that_comes_too_late(applier: Applier) -> None:
+    applier(operation(pin=[record()]))
+    applier(operation(confirm=[pb.PinConfirmation(pin_id="a", expires_at_ms=99)]))
+    assert applier(operation(pin=[record()])).ok
+    assert applier.state.pinned_cuts["cut"].is_confirmed, "a copy takes no confirmation away"
+    late = operation(confirm=[pb.PinConfirmation(pin_id="gone")])
+    assert applier(late).error is ErrorCode.RESOURCE_NOT_FOUND
+
+
+def test_there_are_at_most_so_many(applier: Applier, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(PINNED_CUTS_MAX):
+        assert applier(operation(pin=[record(f"cut{n}", str(n))])).ok
+    assert applier(operation(pin=[record()])).error is ErrorCode.POLICY_VIOLATION
+    with pytest.raises(KafkaError, match="at most 100 pinned cuts: unpin one"):
+        pin(applier.state, record())
+    assert applier(operation(remove=["7"])).ok
+
+
+def test_500_partitions_with_open_transactions_fit() -> None:
+    """13 KiB of plain partitions; 24 bytes and less for each, and 13 for each undecided transaction."""
+    assert record(partitions=500, undecided=0).ByteSize() < 10_000
+    assert record(partitions=500, undecided=1).ByteSize() < 18_000
+    assert record(partitions=500, undecided=10).ByteSize() < PINNED_CUT_BYTES_MAX
+
+
+def test_a_plan_begins_unconfirmed_by_the_clock_of_the_controller(applier: Applier) -> None:
+    plan = pin(applier.state, record(), retention_ms=MAX_MS, now_ms=5)
+    assert applier(*plan.operations).ok
+    assert applier.state.pinned_cuts["cut"].expires_at_ms == 5 + UNCONFIRMED_MS
+    request = rpc.ChangePinnedCutRequest(confirm="a", retention_ms=MAX_MS)
+    applier(*plan_pinned_cut(applier.state, request, MAX_MS, 77, applied_before=False).operations)
+    assert applier.state.pinned_cuts["cut"].expires_at_ms == 5 + MAX_MS
+    assert plan_expired_cuts(applier.state, 4 + MAX_MS).operations == []
+    assert applier(*plan_expired_cuts(applier.state, 5 + MAX_MS).operations).ok
+    assert applier.state.pinned_cuts == {}
+
+
+PLAN_REFUSED: dict[str, tuple[pb.PinnedCutRecord, int, ErrorCode]] = {
+    "no retention": (record(), 0, ErrorCode.INVALID_REQUEST),
+    "more retention than the setting": (record(), MAX_MS + 1, ErrorCode.INVALID_REQUEST),
+    "another topic": (record(topic_id=UUID(int=99)), 1, ErrorCode.UNKNOWN_TOPIC_ID),
+    "a partition that is not there": (record(partitions=3), 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    "a name that is taken": (record("taken", "b"), 1, ErrorCode.DUPLICATE_RESOURCE),
+    "too large": (record(undecided=9999), 1, ErrorCode.POLICY_VIOLATION),
+}
+
+
+@pytest.mark.parametrize("case", PLAN_REFUSED)
+def test_a_request_that_cannot_be_carried_out_gets_one_error(applier: Applier, case: str) -> None:
+    applier(operation(pin=[record("taken")]))
+    wanted, retention_ms, error = PLAN_REFUSED[case]
+    with pytest.raises(KafkaError) as raised:
+        pin(applier.state, wanted, retention_ms)
+    assert raised.value.code is error
+
+
+def test_a_confirmation_of_a_pin_that_has_gone_and_a_request_for_nothing(applier: Applier) -> None:
+    for request, error in (
+        (rpc.ChangePinnedCutRequest(confirm="a", retention_ms=1), ErrorCode.RESOURCE_NOT_FOUND),
+        (rpc.ChangePinnedCutRequest(retention_ms=1), ErrorCode.INVALID_REQUEST),
+    ):
+        with pytest.raises(KafkaError) as raised:
+            plan_pinned_cut(applier.state, request, MAX_MS, 1, applied_before=False)
+        assert raised.value.code is error
+
+
+def test_below_its_level_no_cut_is_pinned(applier: Applier) -> None:
+    applier.state._features = {"tidegate.metadata.version": PINNED_CUTS_LEVEL - 1}
+    with pytest.raises(KafkaError) as raised:
+        pin(applier.state, record())
+    assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
+    assert applier(operation(pin=[record()])).error is ErrorCode.UNSUPPORTED_VERSION
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99))))
+def test_what_is_decoded_is_encoded_again(start: int, size: int, undecided: list[tuple[int, int]]) -> None:
+    end = start + size
+    ones = [pb.UndecidedRecord(producer_id=p, first_offset=f) for p, f in undecided if f < end]
+    place = pb.PinnedPartitionRecord(start=start, end=end, undecided=ones)
+    topic = pb.PinnedTopicRecord(topic_id=TOPIC_ID.bytes, name="t", partitions=[place])
+    cut = pinned_cuts.decode_cut(pb.PinnedCutRecord(name="x", pin_id="x", topics=[topic], pinned_ms=4))
+    assert pinned_cuts.decode_cut(pinned_cuts.encode_cut(cut)) == cut
+    found = cut.partition(TOPIC_ID, 0)
+    assert found is not None
+    assert found.settled_end == min([end, *(one.first_offset for one in ones)])
