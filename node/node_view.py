@@ -29,6 +29,7 @@ def node_view(
             len(shard.groups.classic) + len(shard.groups.consumers.groups) for shard in broker.groups.shards
         ),
         markers_abandoned=broker.transactions.markers_abandoned,
+        jobs=broker.transactions.jobs(),
         controller_active=controller_active,
         metadata_index=broker.cluster.metadata_index,
         ready=ready,

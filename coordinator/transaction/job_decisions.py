@@ -312,7 +312,7 @@ class JobDecisions:
     def _decide(self, job: Job, context: Context) -> Write[TransactionReply, TransactionEffect]:
         decided = replace(job, decided_ms=context.now_ms)
         record = job_records.record_of(decided)
-        return Write((record,), _decided(decided, is_yours=True), (ContinueJob(job.id),))
+        return Write((record,), _decided(decided, is_yours=True), (ContinueJob(job.id, job.state),))
 
     # --- what follows from it -------------------------------------------------------------------------------
 

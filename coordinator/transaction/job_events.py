@@ -156,6 +156,8 @@ JobReply = AttemptReply | PreparedReply | RenewedReply | DecisionReply | JobDesc
 
 @dataclass(slots=True, frozen=True)
 class ContinueJob:
-    """Effect: the decision, or a part of what follows from it, is committed; submit `CarryOutJob`."""
+    """Effect: the decision, or a part of what follows from it, is committed; submit `CarryOutJob`.  decided:
+    the decision, when this effect is the one of its record."""
 
     job: JobId
+    decided: JobState | None = None

@@ -24,6 +24,7 @@ from ...coordinator.transaction.events import (
     TransactionReply,
 )
 from ...coordinator.transaction.job_events import CarryOutJob, ContinueJob
+from ...coordinator.transaction.jobs import JobState, attempt_of
 from ...coordinator.transaction.markers import MarkerBatch
 from ...coordinator.transaction.shard import TransactionShard
 from ...coordinator.transaction.state import TransactionPartition
@@ -37,6 +38,7 @@ from ..cluster.cluster_view import ClusterView
 from ..cluster.internal_topics import TRANSACTION_STATE, transaction_partition_for
 from ..cluster.peers import Peers
 from ..lifecycle.broker_lifecycle import BrokerLifecycle
+from ..observation.metrics import JobsView
 from ..settings.configuration import Configuration
 from .coordinator_host import CoordinatorHost, ReplicatedStateLog
 from .marker_sender import Codes, MarkerSender
@@ -117,6 +119,7 @@ class TransactionCoordination:
             topics, peers, clock, self._markers_written, cluster.node_id, self._write_markers_here, on_failure
         )
         self._producer_ids: deque[int] = deque()
+        self._jobs_decided = dict.fromkeys(JobState, 0)
         self._refill: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -189,6 +192,22 @@ class TransactionCoordination:
         """The state of all shards, for /metrics."""
         return self._host.runtime.views()
 
+    def jobs(self) -> JobsView:
+        """Of the shards on this node, and what they have decided since its start."""
+        began_ms = (
+            shard.transactions[name].start_ms
+            for shard in self.shards
+            for name in (*shard.ongoing, *shard.prepared)
+            if attempt_of(name) is not None
+        )
+        now_ms = self._clock.wall_ms()
+        return JobsView(
+            open=sum(len(shard.jobs.book.open) for shard in self.shards),
+            oldest_open_s=max(0.0, (now_ms - min(began_ms, default=now_ms)) / 1000),
+            committed=self._jobs_decided[JobState.COMMITTED],
+            aborted=self._jobs_decided[JobState.ABORTED],
+        )
+
     @property
     def markers_abandoned(self) -> int:
         return self._markers.cancelled
@@ -209,6 +228,8 @@ class TransactionCoordination:
             case NeedProducerIds():
                 self._refill_producer_ids()
             case ContinueJob():
+                if effect.decided is not None:
+                    self._jobs_decided[effect.decided] += 1
                 self._host.runtime.submit(partition, CarryOutJob(effect.job), None)
 
     def _markers_written(self, state_partition: int, event: MarkersWritten) -> None:

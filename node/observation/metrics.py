@@ -40,6 +40,17 @@ class PartitionMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class JobsView:
+    """Job transactions that are coordinated here; committed and aborted count decisions since the start of
+    the node."""
+
+    open: int = 0
+    oldest_open_s: float = 0.0
+    committed: int = 0
+    aborted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """The metrics of the node as a whole."""
 
@@ -58,6 +69,7 @@ class NodeView:
     moving_replicas: int = 0
     move_copied_bytes: int = 0
     under_min_isr: int = 0
+    jobs: JobsView = field(default_factory=JobsView)
     shards: list[ShardView] = field(default_factory=list)
 
 
@@ -171,6 +183,13 @@ class _StateCollector(Collector):
                 "Transactions coordinated here that are not decided.",
                 view.open_transactions,
             ),
+            ("open_jobs", "Job transactions (Spark) coordinated here that are not decided.", view.jobs.open),
+            (
+                "oldest_open_job_seconds",
+                "Since the oldest attempt of an open job began to write: readers of committed records wait "
+                "for it.",
+                view.jobs.oldest_open_s,
+            ),
             ("groups", "Consumer groups that are coordinated here.", view.groups),
             (
                 "coordinators_loading",
@@ -190,6 +209,10 @@ class _StateCollector(Collector):
             yield GaugeMetricFamily(f"tidegate_{name}", text, value=value)
         text = "Transactions whose markers were given up: a newer coordinator had fenced this one."
         yield CounterMetricFamily("tidegate_markers_cancelled", text, value=view.markers_abandoned)
+        text = "Job transactions that this node has decided to commit."
+        yield CounterMetricFamily("tidegate_jobs_committed", text, value=view.jobs.committed)
+        text = "Job transactions that this node has decided to abort, or whose deadline has passed."
+        yield CounterMetricFamily("tidegate_jobs_aborted", text, value=view.jobs.aborted)
         text = "Bytes copied from one data folder of this node to another."
         yield CounterMetricFamily("tidegate_replica_move_copied_bytes", text, value=view.move_copied_bytes)
         yield from _upkeep(view.upkeep)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.request import urlopen
 
 import grpc
 import pytest
@@ -133,6 +134,19 @@ async def committed(served: LocalCluster, topic: str) -> list[bytes]:
     return sorted(found)
 
 
+async def metric(served: LocalCluster, name: str) -> float:
+    """The sum over the nodes."""
+    found = 0.0
+    for node in served.nodes:
+        page = await asyncio.to_thread(urlopen, f"http://{node.metrics_address}/metrics", timeout=10)
+        with page:
+            (line,) = (
+                line for line in page.read().decode().splitlines() if line.startswith(f"tidegate_{name} ")
+            )
+        found += float(line.split()[1])
+    return found
+
+
 async def test_winners_are_read_and_losers_never_and_a_replay_writes_nothing(served: LocalCluster) -> None:
     topic = "winners"
     async with engine(served, topic) as tasks, Admin(served.bootstrap) as admin:
@@ -145,6 +159,9 @@ async def test_winners_are_read_and_losers_never_and_a_replay_writes_nothing(ser
         described = await admin.describe_job("spark/winners", "0")
         assert {each.state for each in described.attempts} == {"Prepared"}
         assert described.attempts[0].partitions == {topic: list(range(PARTITIONS))}
+        assert await metric(served, "open_jobs") == 1
+        assert await metric(served, "oldest_open_job_seconds") > 0
+        decided = await metric(served, "jobs_committed_total")
         winners = [winner for winner in won if winner is not None]
         for _ in range(2):
             said = await tasks.commit(job, *winners)
@@ -152,7 +169,10 @@ async def test_winners_are_read_and_losers_never_and_a_replay_writes_nothing(ser
         contradicting = await tasks.commit(job, lost)
         assert (contradicting.outcome, contradicting.is_yours) == (pb.COMMITTED, False)
         assert await admin.abort_job("spark/winners", "0") == "committed"
+        assert await metric(served, "jobs_committed_total") == decided + 1
+        assert await metric(served, "open_jobs") == 0
         assert await committed(served, topic) == sorted([b"0", b"1"] * PARTITIONS)
+        assert await metric(served, "oldest_open_job_seconds") == 0
         assert await tasks.write(job, "0-7", [b"again"]) is None
         assert await committed(served, topic) == sorted([b"0", b"1"] * PARTITIONS)
 

@@ -173,6 +173,8 @@ def test_the_decision_is_one_record_and_the_rest_follows_from_it(coordinator: Co
     before = coordinator.log.end[0]
     assert outcome(coordinator.decide(*winners)) == (JobState.COMMITTED, True)
     assert coordinator.log.end[0] == before + 1
+    decided = [effect.decided for _, _, effect in coordinator.effects if isinstance(effect, ContinueJob)]
+    assert decided == [JobState.COMMITTED], "what counts decisions sees each once"
     after = coordinator.fail_over()
     assert sorted(send.commit for send in after.sent) == [False, *5 * [True]]
     assert after.shard.decided == {}

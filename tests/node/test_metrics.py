@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tidegate.coordinator.shard_view import Phase, ShardMetrics, ShardView
-from tidegate.node.observation.metrics import Metrics, NodeView, PartitionMetrics
+from tidegate.node.observation.metrics import JobsView, Metrics, NodeView, PartitionMetrics
 from tidegate.node.serving.requests import worst_error
 from tidegate.node.upkeep.log_upkeep import UpkeepView
 from tidegate.wire.errors import ErrorCode
@@ -29,6 +29,7 @@ VIEW = NodeView(
     ready=True,
     connections=9,
     under_min_isr=7,
+    jobs=JobsView(open=3, oldest_open_s=1.5, committed=11, aborted=12),
     shards=[
         ShardView(
             "__transaction_state",
@@ -70,6 +71,10 @@ def test_the_page_holds_every_gauge_that_operators_need() -> None:
     assert node["tidegate_coordinators_loading"] == 2
     assert node["tidegate_coordinators_failed"] == 1
     assert node["tidegate_markers_cancelled_total"] == 6
+    assert node["tidegate_open_jobs"] == 3
+    assert node["tidegate_oldest_open_job_seconds"] == 1.5
+    assert node["tidegate_jobs_committed_total"] == 11
+    assert node["tidegate_jobs_aborted_total"] == 12
     first = (("partition", "0"), ("topic", "flights"))
     assert found["tidegate_high_watermark", first] == 90
     assert found["tidegate_last_stable_offset", first] == 80
