@@ -2,9 +2,11 @@
 Spark's own Kafka connector; all take turns.
 
     python -m bench.spark_reads [--jars DIR] [--records 1000000] [--values 200] [--codecs none zstd]
+                                [--sources with_kernel kafka] [--first]
 
 Each read goes to Spark's sink `noop`, or is a `count()`.  A first read of each is left out; the best and the
-median of the others are shown.
+median of the others are shown, and the most memory that one of Spark's Python workers has had.  `--first`:
+also what the very first read and `count()` of a new Spark session take, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import importlib
 import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -96,7 +100,7 @@ def fill(bootstrap: str, topic: str, records: int, value_bytes: int, codec: str)
         raise SystemExit("not all records were written")
 
 
-def rows_per_second(reads: dict[str, Callable[[], None]], rows: int, rounds: int) -> dict[str, list[float]]:
+def rows_per_second(reads: dict[str, Callable[[], Any]], rows: int, rounds: int) -> dict[str, list[float]]:
     """By name; the reads take turns."""
     found: dict[str, list[float]] = {name: [] for name in reads}
     for number in range(rounds + 1):
@@ -108,28 +112,70 @@ def rows_per_second(reads: dict[str, Callable[[], None]], rows: int, rounds: int
     return found
 
 
-def reads_of(spark: SparkSession, cluster: LocalCluster, topic: str) -> dict[str, Any]:
-    def frame(source: str) -> Any:
-        reader = spark.read.format(source).option("subscribe", topic)
-        if source == "kafka":
-            return reader.option("kafka.bootstrap.servers", cluster.bootstrap).load()
-        return reader.option("bootstrap", cluster.node(1).grpc_address).load()
+def new_session() -> SparkSession:
+    spark = local_session("spark_reads", CORES)
+    for source in (WithKernel, WithNumpy):
+        spark.dataSource.register(source)
+    return spark
 
-    def noop(source: str) -> Callable[[], None]:
-        return lambda: frame(source).write.format("noop").mode("overwrite").save()
 
-    reads: dict[str, Any] = {source: noop(source) for source in SOURCES}
-    reads |= {f"{source} count()": lambda source=source: frame(source).count() for source in SOURCES}
-    return reads
+def reads_of(spark: SparkSession, source: str, address: str, topic: str) -> dict[str, Callable[[], Any]]:
+    """By name.  `address`: a Kafka listener for the connector, else one of gRPC."""
+    reader = spark.read.format(source).option("subscribe", topic)
+    reader.option("kafka.bootstrap.servers" if source == "kafka" else "bootstrap", address)
+    return {
+        source: lambda: reader.load().write.format("noop").mode("overwrite").save(),
+        f"{source} count()": lambda: reader.load().count(),
+    }
+
+
+def read_once(source: str, address: str, topic: str, name: str) -> None:
+    """In a process of its own: prints the seconds that the first read of the session takes."""
+    spark = new_session()
+    read = reads_of(spark, source, address, topic)[name]
+    begin = time.perf_counter()
+    read()
+    print(f"{time.perf_counter() - begin:.2f}")
+    stop_session(spark)
+
+
+def first_read_s(source: str, address: str, topic: str, name: str) -> float:
+    command = [sys.executable, "-m", "bench.spark_reads", "--once", source, address, topic, name]
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return float(run.stdout.split()[-1])
+
+
+def worker_peak_mb() -> float:
+    """The most resident memory that a live Python worker of this process's Spark has had."""
+    parents: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:  # it has ended
+            continue
+        parents[int(fields["Pid"])] = int(fields["PPid"])
+
+    def is_ours(pid: int) -> bool:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+        return pid == os.getpid()
+
+    peaks = [0.0]
+    for pid in filter(is_ours, list(parents)):
+        try:
+            if "pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_text():
+                status_text = Path(f"/proc/{pid}/status").read_text()
+                peaks.append(int(status_text.split("VmHWM:")[1].split()[0]) / 1000)
+        except OSError:
+            continue
+    return max(peaks)
 
 
 async def with_cluster(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with LocalCluster(Path(folder), nodes=3) as cluster:
-            spark = await asyncio.to_thread(local_session, "spark_reads", CORES)
+            spark = await asyncio.to_thread(new_session)
             try:
-                for source in (WithKernel, WithNumpy):
-                    spark.dataSource.register(source)
                 async with Admin(cluster.bootstrap) as admin:
                     for value_bytes in arguments.values:
                         for codec in arguments.codecs:
@@ -138,6 +184,7 @@ async def with_cluster(arguments: argparse.Namespace) -> None:
                             await asyncio.to_thread(
                                 measure, spark, cluster, topic, value_bytes, codec, arguments
                             )
+                            await admin.delete_topics([topic])
             finally:
                 await asyncio.to_thread(stop_session, spark)
 
@@ -151,12 +198,24 @@ def measure(
     arguments: argparse.Namespace,
 ) -> None:
     fill(cluster.bootstrap, topic, arguments.records, value_bytes, codec)
-    reads = reads_of(spark, cluster, topic)
+    addresses = {
+        source: cluster.bootstrap if source == "kafka" else cluster.node(1).grpc_address
+        for source in arguments.sources
+    }
+    reads: dict[str, Callable[[], Any]] = {}
+    for source, address in addresses.items():
+        reads |= reads_of(spark, source, address, topic)
     for name, found in rows_per_second(reads, arguments.records, arguments.rounds).items():
         best, median = max(found) / 1e6, statistics.median(found) / 1e6
         print(
             f"{value_bytes:>5} B {codec:<7}{name:<22}{best:>7.2f} M rows/s, median {median:.2f}", flush=True
         )
+    print(f"{value_bytes:>5} B {codec:<7}a Python worker took up to {worker_peak_mb():.0f} MB", flush=True)
+    if arguments.first:
+        for kind in ("", " count()"):
+            for source, address in addresses.items():
+                seconds = first_read_s(source, address, topic, f"{source}{kind}")
+                print(f"{value_bytes:>5} B {codec:<7}first {source}{kind:<22}{seconds:>7.1f} s", flush=True)
 
 
 def main() -> None:
@@ -165,10 +224,16 @@ def main() -> None:
     parser.add_argument("--values", type=int, nargs="+", default=[200], help="bytes of a value")
     parser.add_argument("--codecs", nargs="+", default=["none", "zstd"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sources", nargs="+", choices=SOURCES, default=list(SOURCES))
+    parser.add_argument("--first", action="store_true")
+    parser.add_argument("--once", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--jars", type=Path, help="a folder with the connector's; else Maven fetches them")
     arguments = parser.parse_args()
     if kernel_decoder.kernel is None:
         parser.error("this installation has no kernel: `make kernel`")
+    if arguments.once:
+        read_once(*arguments.once)
+        return
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {','.join(map(str, jars(arguments.jars)))} pyspark-shell"
     asyncio.run(with_cluster(arguments))
 
