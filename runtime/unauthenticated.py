@@ -1,7 +1,7 @@
 """Connections whose client has not proved yet who it is: few, and not for long.
 
-Anyone can open a connection and say nothing.  So those connections have a limit of their own: one more, and
-the oldest of them is closed, while clients that authenticate stay.  A client that is quick gets through
+Any host can open a connection and send nothing.  So those connections have a limit of their own: one more,
+and the oldest of them is closed, while clients that authenticate stay.  A client that is quick gets through
 however many silent ones come.
 """
 

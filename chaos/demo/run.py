@@ -217,11 +217,11 @@ class Demo:
             found = [journal.first_commit_after(kill.killed_at_monotonic, number) for number in producers]
             times = [moment for moment in found if moment is not None]
             if len(times) == len(producers):
-                anyone = journal.first_commit_after(kill.killed_at_monotonic) or max(times)
+                of_any = journal.first_commit_after(kill.killed_at_monotonic) or max(times)
                 return Recovery(
                     what,
                     kill.node_id,
-                    anyone - kill.killed_at_monotonic,
+                    of_any - kill.killed_at_monotonic,
                     max(times) - kill.killed_at_monotonic,
                 )
             if self._clock.monotonic() >= deadline:

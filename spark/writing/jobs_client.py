@@ -107,7 +107,7 @@ class JobsClient:
         )
 
     def abort(self) -> pb.JobReply:
-        """Does not try for long: a job that nobody renews ends by its deadline."""
+        """Does not try for long: a job that no task renews ends by its deadline."""
         request = pb.AbortJobRequest(job=self._job)
         return self._ask(
             "AbortJob",

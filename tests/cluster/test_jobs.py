@@ -15,7 +15,6 @@ from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.connecting.cluster import Cluster
 from tidegate.client.connecting.errors import RequestError
-from tidegate.client.consuming.consumer import Consumer
 from tidegate.node.data.coordinator_calls import ERROR_KEY
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.processes.local_ports import grpc_client
@@ -26,6 +25,7 @@ from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import NewRecord, encode_batch
 
+from .committed import committed
 from .witness import kept_up
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("jobs"), pytest.mark.timeout(180)]
@@ -115,25 +115,6 @@ async def engine(served: LocalCluster, topic: str) -> AsyncIterator[Engine]:
         await cluster.close()
 
 
-async def committed(served: LocalCluster, topic: str) -> list[bytes]:
-    """Everything committed, once nothing is open any more."""
-    places = [(topic, index) for index in range(PARTITIONS)]
-    async with (
-        Admin(served.bootstrap) as admin,
-        Consumer(served.bootstrap, auto_offset_reset="earliest") as consumer,
-        asyncio.timeout(60),
-    ):
-        while await admin.end_offsets(places) != (
-            ends := await admin.end_offsets(places, read_committed=True)
-        ):
-            await SystemClock().sleep(0.02)
-        consumer.assign(places)
-        found: list[bytes] = []
-        while any(consumer.positions().get(place, 0) < end for place, end in ends.items()):
-            found += [record.value or b"" for record in await consumer.poll(timeout_s=0.2)]
-    return sorted(found)
-
-
 async def metric(served: LocalCluster, name: str) -> float:
     """The sum over the nodes."""
     found = 0.0
@@ -171,10 +152,10 @@ async def test_winners_are_read_and_losers_never_and_a_replay_writes_nothing(ser
         assert await admin.abort_job("spark/winners", "0") == "committed"
         assert await metric(served, "jobs_committed_total") == decided + 1
         assert await metric(served, "open_jobs") == 0
-        assert await committed(served, topic) == sorted([b"0", b"1"] * PARTITIONS)
+        assert await committed(served, topic, PARTITIONS) == sorted([b"0", b"1"] * PARTITIONS)
         assert await metric(served, "oldest_open_job_seconds") == 0
         assert await tasks.write(job, "0-7", [b"again"]) is None
-        assert await committed(served, topic) == sorted([b"0", b"1"] * PARTITIONS)
+        assert await committed(served, topic, PARTITIONS) == sorted([b"0", b"1"] * PARTITIONS)
 
 
 async def test_a_decision_outlives_its_coordinator(served: LocalCluster) -> None:
@@ -198,7 +179,7 @@ async def test_a_decision_outlives_its_coordinator(served: LocalCluster) -> None
                     await tasks.ask("RenewJob", pb.RenewJobRequest(job=job, timeout_ms=60_000))
                 ).state == pb.OPEN
             else:
-                assert await committed(served, topic) == [b"kept"] * PARTITIONS
+                assert await committed(served, topic, PARTITIONS) == [b"kept"] * PARTITIONS
                 assert (await tasks.commit(job, winner)).is_yours
             await coordinator.start()
             await coordinator.wait_ready(60)
@@ -214,7 +195,7 @@ async def test_the_command_line_aborts_a_job_with_all_of_its_attempts(served: Lo
             await admin.abort_transaction("tidegate.job/given/up/3/a")
         assert await admin.abort_job("given/up", "3") == "aborted"
         assert await admin.abort_job("given/up", "4") == "unknown"
-        assert await committed(served, topic) == []
+        assert await committed(served, topic, PARTITIONS) == []
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await tasks.commit(job, winner)
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -223,4 +204,4 @@ async def test_the_command_line_aborts_a_job_with_all_of_its_attempts(served: Lo
         again = await tasks.write(job, "a", [b"kept"])
         assert again is not None
         assert (await tasks.commit(job, again)).is_yours
-        assert await committed(served, topic) == [b"kept"] * PARTITIONS
+        assert await committed(served, topic, PARTITIONS) == [b"kept"] * PARTITIONS

@@ -3,7 +3,6 @@ producer and its coordinator, and the next instance of the program ends it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,17 +13,16 @@ from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.connecting.cluster import Cluster, CoordinatorKind, top_level_code
 from tidegate.client.connecting.errors import ProducerFenced
-from tidegate.client.consuming.consumer import Consumer
 from tidegate.client.producing.producer import Producer
 from tidegate.node.data.coordinator_calls import ERROR_KEY
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.processes.local_ports import grpc_client
 from tidegate.proto import jobs_pb2 as pb
 from tidegate.proto import jobs_pb2_grpc
-from tidegate.runtime.clock import SystemClock
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode
 
+from .committed import committed
 from .witness import kept_up
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("two-phase-commit"), pytest.mark.timeout(120)]
@@ -83,25 +81,6 @@ async def write(producer: Producer, topic: str) -> tuple[int, int]:
     return producer.identity.producer_id, producer.identity.producer_epoch
 
 
-async def committed(served: LocalCluster, topic: str) -> list[bytes]:
-    """Everything committed, once nothing is open any more."""
-    places = [(topic, 0), (topic, 1)]
-    async with (
-        Admin(served.bootstrap) as admin,
-        Consumer(served.bootstrap, auto_offset_reset="earliest") as consumer,
-        asyncio.timeout(60),
-    ):
-        while await admin.end_offsets(places) != (
-            ends := await admin.end_offsets(places, read_committed=True)
-        ):
-            await SystemClock().sleep(0.02)
-        consumer.assign(places)
-        found: list[bytes] = []
-        while any(consumer.positions().get(place, 0) < end for place, end in ends.items()):
-            found += [record.value or b"" for record in await consumer.poll(timeout_s=0.2)]
-    return sorted(found)
-
-
 @pytest.mark.parametrize("commit", [True, False])
 async def test_the_next_instance_ends_what_was_prepared(served: LocalCluster, commit: bool) -> None:
     name = topic = f"phases-{commit}".lower()
@@ -128,7 +107,7 @@ async def test_the_next_instance_ends_what_was_prepared(served: LocalCluster, co
         assert (await admin.describe_transaction(name)).state == "Prepared"
         fields = {"producer_id": kept.producer_id, "producer_epoch": kept.producer_epoch, "committed": commit}
         assert (await ask(cluster, name, ApiKey.END_TXN, 5, fields)).error_code == 0
-        assert await committed(served, topic) == ([b"0", b"1", b"2", b"3"] if commit else [])
+        assert await committed(served, topic, 2) == ([b"0", b"1", b"2", b"3"] if commit else [])
         with pytest.raises(ProducerFenced):
             await producer.commit()
     await served.node(coordinator).start()
@@ -147,6 +126,6 @@ async def test_an_administrator_aborts_a_prepared_transaction(served: LocalClust
         await prepare(coordinator.grpc_address, name, identity)
         assert [each.transactional_id for each in await admin.list_transactions(["Prepared"])] == [name]
         await admin.abort_transaction(name)
-        assert await committed(served, topic) == []
+        assert await committed(served, topic, 2) == []
         with pytest.raises(ProducerFenced):
             await producer.commit()

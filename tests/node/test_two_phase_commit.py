@@ -116,7 +116,7 @@ TWO_RIGHTS = (AclOperation.WRITE, AclOperation.TWO_PHASE_COMMIT)
 async def test_what_it_needs_to_prepare_a_transaction(
     may: tuple[AclOperation, ...], enabled: bool, lacks: str
 ) -> None:
-    """Whoever may not end the transaction may not hold it, either."""
+    """A client that may not end the transaction may not hold it, either."""
     pattern = ResourcePattern(ResourceType.TRANSACTIONAL_ID, "t", PatternType.LITERAL)
     acls = frozenset(Acl(pattern, str(ANONYMOUS), "*", each, PermissionType.ALLOW) for each in may)
     asked = Asked(enabled=enabled, may=set())

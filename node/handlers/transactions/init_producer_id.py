@@ -2,8 +2,8 @@
 id.
 
 Version 6 (KIP-939) may take the timeout off the id's transactions, and keep the one that is open.  Both need
-`transaction.two.phase.commit.enable` and the right TWO_PHASE_COMMIT: whoever has neither cannot hold a last
-stable offset for longer than `transaction.max.timeout.ms`.  (Kafka 4.1 asks for the right only where the
+`transaction.two.phase.commit.enable` and the right TWO_PHASE_COMMIT: a client that has neither cannot hold a
+last stable offset for longer than `transaction.max.timeout.ms`.  (Kafka 4.1 asks for the right only where the
 timeout goes, and keeps no transaction yet: UNSUPPORTED_VERSION.)
 """
 
