@@ -34,6 +34,7 @@ from ..wire.errors import ErrorCode
 from .channels import Channels
 from .kafka_address import grpc_addresses
 from .retry import RetryBudget, StallWatchdog
+from .visibility import AtCut
 
 log = get(__name__)
 
@@ -232,6 +233,37 @@ class DataClient:
     def _describe_once(
         self, names: Sequence[str], *, only_existing: bool = False
     ) -> tuple[dict[str, TopicView], _Problem | None]:
+        def ask(channel: grpc.Channel, shown: Metadata) -> data_pb2.DescribeTopicsReply:
+            request = data_pb2.DescribeTopicsRequest(topics=names)
+            return data_pb2_grpc.DataStub(channel).DescribeTopics(
+                request, timeout=DESCRIBE_TIMEOUT_S, metadata=shown
+            )
+
+        reply, problem = self._of_first(ask)
+        if reply is None:
+            return {}, problem
+        self._endpoints = tuple(reply.endpoints)
+        return self._learn(reply, only_existing=only_existing)
+
+    def of_any_node(self, ask: Callable[[grpc.Channel, Metadata], Reply], what: str) -> Reply:
+        """The answer of some node to an idempotent call about `what`.  Raises ReadError."""
+        budget = self.retry_budget()
+        while True:
+            reply, problem = self._of_first(ask)
+            if reply is not None:
+                return reply
+            assert problem is not None
+            if problem.method_unknown:
+                raise ReadError(
+                    ErrorCode.UNSUPPORTED_VERSION, f"the nodes are of a version without {what}: upgrade them"
+                )
+            if not problem.curable or not budget.wait(topic_unknown=problem.code in _TOPIC_UNKNOWN):
+                raise problem.error()
+
+    def _of_first(
+        self, ask: Callable[[grpc.Channel, Metadata], Reply]
+    ) -> tuple[Reply | None, _Problem | None]:
+        """One round over all known nodes, until one answers."""
         problem: _Problem | None = None
         given = itertools.chain.from_iterable(self._grpc_of.get(each, (each,)) for each in self._bootstrap)
         left = deque(dict.fromkeys((*self._endpoints, *given)))
@@ -239,10 +271,7 @@ class DataClient:
         while left:
             endpoint = left.popleft()
             try:
-                request = data_pb2.DescribeTopicsRequest(topics=names)
-                reply = self._stub(endpoint).DescribeTopics(
-                    request, timeout=DESCRIBE_TIMEOUT_S, metadata=self._shown(endpoint)
-                )
+                return ask(self._channels.to(endpoint), self._shown(endpoint)), None
             except grpc.RpcError as failure:
                 problem = self._problem_of(failure, endpoint)
                 if (
@@ -251,11 +280,8 @@ class DataClient:
                     and not self._endpoints
                 ):
                     left.extend(self._behind(endpoint))
-                continue
-            self._endpoints = tuple(reply.endpoints)
-            return self._learn(reply, only_existing=only_existing)
         assert problem is not None, "the bootstrap list is never empty"
-        return {}, problem
+        return None, problem
 
     def _behind(self, endpoint: str) -> tuple[str, ...]:
         """The gRPC endpoints to use when the bootstrap address is a Kafka listener."""
@@ -476,7 +502,15 @@ class DataClient:
         return last
 
     def count_records(
-        self, topic: str, topic_id: bytes, partition: int, start: int, end: int, *, read_committed: bool
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        read_committed: bool,
+        at_cut: AtCut | None = None,
     ) -> int:
         """How many records a read of [start, end) would yield."""
         request = data_pb2.CountRecordsRequest(
@@ -485,8 +519,14 @@ class DataClient:
             partition=partition,
             start=start,
             end=end,
-            isolation=_isolation(read_committed),
+            isolation=_isolation(read_committed, at_cut),
         )
+        if at_cut is not None:
+            request.only = at_cut.only
+            if at_cut.settled_end is not None:
+                request.settled_end = at_cut.settled_end
+            for producer_id, first_offset in at_cut.transactions:
+                request.transactions.add(producer_id=producer_id, first_offset=first_offset)
 
         def ask(
             stub: data_pb2_grpc.DataStub, leader_epoch: int, shown: Metadata
@@ -494,7 +534,10 @@ class DataClient:
             request.leader_epoch = leader_epoch
             return stub.CountRecords(request, timeout=COUNT_TIMEOUT_S, metadata=shown)
 
-        return self._of_leader(topic, partition, ask).records
+        reply = self._of_leader(topic, partition, ask)
+        if at_cut is not None:
+            require_at_cut(reply.at_cut, topic, partition)
+        return reply.records
 
     def _of_leader(
         self, topic: str, partition: int, ask: Callable[[data_pb2_grpc.DataStub, int, Metadata], Reply]
@@ -516,7 +559,15 @@ class DataClient:
                 raise problem.error()
 
     def open_stream(
-        self, topic: str, topic_id: bytes, partition: int, start: int, end: int, *, read_committed: bool
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        read_committed: bool,
+        at_cut: AtCut | None = None,
     ) -> Generator[data_pb2.RangeChunk]:
         """One attempt to stream a range from the leader; raises StreamLost or ReadError, at once or in the
         middle.
@@ -533,8 +584,9 @@ class DataClient:
             leader_epoch=leader.leader_epoch,
             start=start,
             end=end,
-            isolation=_isolation(read_committed),
+            isolation=_isolation(read_committed, at_cut),
             accepts_waiting=True,
+            settled_end=None if at_cut is None else at_cut.settled_end,
         )
         try:
             shown = self._shown(leader.endpoint)
@@ -650,7 +702,18 @@ def _whole_split(asked: data_pb2.PlanRangesRequest, answered: Iterable[data_pb2.
     return ranges
 
 
-def _isolation(read_committed: bool) -> data_pb2.Isolation.ValueType:
+def require_at_cut(is_known: bool, topic: str, partition: int) -> None:
+    """Raises ReadError when the answer of a leader shows that it knows no cuts."""
+    if not is_known:
+        raise ReadError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{topic}-{partition}: the leader is of a version that knows no cuts: upgrade all nodes",
+        )
+
+
+def _isolation(read_committed: bool, at_cut: AtCut | None = None) -> data_pb2.Isolation.ValueType:
+    if at_cut is not None:
+        return data_pb2.AT_CUT
     return data_pb2.READ_COMMITTED if read_committed else data_pb2.READ_UNCOMMITTED
 
 

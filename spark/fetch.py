@@ -23,8 +23,8 @@ from ..proto import data_pb2
 from ..runtime.logs import get
 from ..wire.errors import ErrorCode
 from ..wire.records import BatchHeader, validate_batch
-from .connection import DataClient, ReadError, StreamLost
-from .visibility import VisibilityFilter
+from .connection import DataClient, ReadError, StreamLost, require_at_cut
+from .visibility import AtCut, VisibilityFilter
 
 log = get(__name__)
 
@@ -43,7 +43,8 @@ class FetchedChunk:
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """The range to read: [start, end) of one partition of the topic with this id."""
+    """The range to read: [start, end) of one partition of the topic with this id.  With `at_cut`,
+    `read_committed` has no meaning."""
 
     topic: str
     topic_id: bytes
@@ -52,6 +53,7 @@ class RangeRequest:
     end: int
     read_committed: bool
     fail_on_data_loss: bool
+    at_cut: AtCut | None = None
 
 
 def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedChunk]:
@@ -74,6 +76,7 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
                 position,
                 request.end,
                 read_committed=request.read_committed,
+                at_cut=request.at_cut,
             )
             with closing(stream):
                 for chunk in stream:
@@ -81,10 +84,7 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
                         budget.renew()  # the node works, at other reads
                         continue
                     if visibility is None:
-                        aborted = chunk.aborted_transactions if request.read_committed else ()
-                        visibility = VisibilityFilter(
-                            (entry.producer_id, entry.first_offset) for entry in aborted
-                        )
+                        visibility = visibility_of(request, chunk)
                     fetched = check_chunk(request, chunk, position, visibility)
                     position = chunk.next_offset
                     is_logged = False
@@ -112,6 +112,15 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
             if deletion_is_accepted(request, position, lost.error):
                 return
             raise lost.error
+
+
+def visibility_of(request: RangeRequest, first: data_pb2.RangeChunk) -> VisibilityFilter:
+    """The filter for a stream, from its first chunk."""
+    if request.at_cut is not None:
+        require_at_cut(first.at_cut, request.topic, request.partition)
+    filters = request.read_committed or request.at_cut is not None
+    aborted = first.aborted_transactions if filters else ()
+    return VisibilityFilter(((each.producer_id, each.first_offset) for each in aborted), request.at_cut)
 
 
 def check_chunk(

@@ -15,7 +15,9 @@ and the leader epoch, and repeats, chunk by chunk:
 
 So a reader gets no records that were read while this node lost the leadership.  The first chunk carries the
 aborted transactions of the *whole* range: the list cannot change later, since the range ends at or below the
-last stable offset.
+last stable offset.  A range at a cut (AT_CUT) ends at or below the high watermark: what its list lacks, since
+it is aborted later, is among the transactions that the cut leaves out.  The list also has transactions whose
+ABORT marker lies above the range.
 
 Streams beyond those that the node serves at once wait in a fair queue (`range_turns`); a reader of a newer
 version gets a message while it waits.  So does a reader that has used more than its quota
@@ -48,7 +50,7 @@ from ...replication.replica.replica import Replica
 from ...runtime import logs
 from ...security.quotas import QuotaKind
 from ...storage.log.bulk_read import BulkRead, begin_bulk_read
-from ...storage.log.counting import CountInvalidated, begin_count, count_stop
+from ...storage.log.counting import AtCut, CountInvalidated, begin_count, count_stop
 from ...storage.log.health import unreadable
 from ...storage.log.log import Log
 from ...storage.log.lookup import DecodedBatches, split_range
@@ -85,6 +87,7 @@ _STATUS: Final = {
     ErrorCode.INCONSISTENT_TOPIC_ID: grpc.StatusCode.NOT_FOUND,
     ErrorCode.OFFSET_OUT_OF_RANGE: grpc.StatusCode.OUT_OF_RANGE,
     ErrorCode.INVALID_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.SNAPSHOT_NOT_FOUND: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.UNKNOWN_SERVER_ERROR: grpc.StatusCode.INTERNAL,
     ErrorCode.CORRUPT_MESSAGE: grpc.StatusCode.DATA_LOSS,
@@ -331,16 +334,16 @@ class DataService(data_pb2_grpc.DataServicer):
 
     async def _count(self, request: pb.CountRecordsRequest) -> pb.CountRecordsReply:
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
-        committed = request.isolation == pb.READ_COMMITTED
-        bound = replica.log.last_stable_offset if committed else replica.log.high_watermark
-        self._require_range(replica, request.start, request.end, bound)
+        self._require_settled(request, replica)
+        at_cut = _at_cut(request)
         pinned = _Pinned(replica, replica.leader_epoch)
+        self._require_still_pinned(request, pinned, request.start)
         position = request.start
         records = attempts = 0
         while position < request.end:
             try:
-                stop = count_stop(replica.log, position, request.end)
-                records += await self._count_piece(request, pinned, position, stop)
+                stop = count_stop(replica.log, position, request.end, at_cut)
+                records += await self._count_piece(request, pinned, position, stop, at_cut)
             except CountInvalidated as error:
                 attempts += 1
                 if attempts == COUNT_ATTEMPTS:
@@ -349,16 +352,15 @@ class DataService(data_pb2_grpc.DataServicer):
                     ) from error
             else:
                 position, attempts = stop, 0
-        return pb.CountRecordsReply(records=records)
+        return pb.CountRecordsReply(records=records, at_cut=at_cut is not None)
 
     async def _count_piece(
-        self, request: pb.CountRecordsRequest, pinned: _Pinned, start: int, end: int
+        self, request: pb.CountRecordsRequest, pinned: _Pinned, start: int, end: int, at_cut: AtCut | None
     ) -> int:
         async with self._counts_turn:
             self._require_still_pinned(request, pinned, start)
-            counting = begin_count(
-                pinned.replica.log, start, end, committed=request.isolation == pb.READ_COMMITTED
-            )
+            committed = request.isolation != pb.READ_UNCOMMITTED
+            counting = begin_count(pinned.replica.log, start, end, committed=committed, at_cut=at_cut)
             try:
                 await asyncio.get_running_loop().run_in_executor(self._counts, counting.run)
             finally:  # as with reads: a lost leadership is the better answer
@@ -382,9 +384,8 @@ class DataService(data_pb2_grpc.DataServicer):
         async for note in self._until_active(request, turn, granted, request.start):
             yield note
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
-        committed = request.isolation == pb.READ_COMMITTED
-        bound = replica.log.last_stable_offset if committed else replica.log.high_watermark
-        self._require_range(replica, request.start, request.end, bound)
+        self._require_settled(request, replica)
+        committed = request.isolation != pb.READ_UNCOMMITTED
         pinned = _Pinned(replica, replica.leader_epoch)
         chunk_bytes = min(CHUNK_BYTES_MAX, request.chunk_bytes or CHUNK_BYTES_DEFAULT)
         aborted = replica.log.aborted_transactions(request.start, request.end) if committed else []
@@ -401,7 +402,12 @@ class DataService(data_pb2_grpc.DataServicer):
             # a truncation or deletion may make a read fail in any way: then that is the better answer
             finally:
                 self._require_still_pinned(request, pinned, position)
-            chunk = pb.RangeChunk(records=records, start_offset=position, next_offset=next_offset)
+            chunk = pb.RangeChunk(
+                records=records,
+                start_offset=position,
+                next_offset=next_offset,
+                at_cut=request.isolation == pb.AT_CUT and position == request.start,
+            )
             for transaction in aborted:
                 chunk.aborted_transactions.add(
                     producer_id=transaction.producer_id, first_offset=transaction.first_offset
@@ -476,6 +482,13 @@ class DataService(data_pb2_grpc.DataServicer):
             )
         if position < now.log.log_start_offset:
             raise _out_of_range(now, position, request.end)
+        if request.HasField("settled_end") and now.log.cleaned_at_most > request.settled_end:
+            raise KafkaError(
+                ErrorCode.SNAPSHOT_NOT_FOUND,
+                f"{request.topic}-{request.partition} may have been compacted since the cut, up to "
+                f"{now.log.cleaned_at_most}; it is settled up to {request.settled_end}: take another cut, "
+                "and pin it",
+            )
 
     # --- finding the leader ---------------------------------------------------------------------------------
 
@@ -491,6 +504,15 @@ class DataService(data_pb2_grpc.DataServicer):
             )
         replica.require_leader_at(leader_epoch)
         return replica
+
+    def _require_settled(
+        self, request: pb.ReadRangeRequest | pb.CountRecordsRequest, replica: Replica
+    ) -> None:
+        if request.isolation not in pb.Isolation.values():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"this node knows no isolation {request.isolation}")
+        committed = request.isolation == pb.READ_COMMITTED
+        bound = replica.log.last_stable_offset if committed else replica.log.high_watermark
+        self._require_range(replica, request.start, request.end, bound)
 
     def _require_range(self, replica: Replica, start: int, end: int, bound: int) -> None:
         if not 0 <= start <= end:
@@ -576,6 +598,16 @@ def _require_few(count: int, entries: str) -> None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"{count} {entries} in one request: at most {ENTRIES_MAX}"
         )
+
+
+def _at_cut(request: pb.CountRecordsRequest) -> AtCut | None:
+    """What a count at a cut leaves out.  Raises KafkaError."""
+    if request.isolation != pb.AT_CUT:
+        return None
+    _require_few(len(request.transactions), "transactions")
+    if request.only and not request.transactions:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "only the records of transactions, and none is named")
+    return AtCut({each.producer_id: each.first_offset for each in request.transactions}, request.only)
 
 
 def _compression_ratio(read: BulkRead) -> float:

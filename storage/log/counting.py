@@ -11,13 +11,17 @@ remembered; a segment with an end of the range costs a walk over the headers fro
 (`count_index`).  The batch at an end is decoded only when compaction left offset gaps in it, because its
 header does not say where.
 
+At a cut (docs/semantics.md X11) some transactions do not count whose markers may be in the log by now, so
+that no count knows them any more.  From the first record of such a transaction on, all headers are walked
+over.
+
 A segment without counts (an older version wrote it, or a truncation or a crash made them doubtful) is walked
 over once, header by header, in the thread.  Its new counts are kept and written with the next flush.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -32,6 +36,7 @@ from ..segment.count_file import (
     encoded_counts,
     load_counts,
     load_total,
+    scan_headers,
 )
 from ..segment.count_index import CountBelow, CountIndex, CountIndexInvalid, IsVoid, Total
 from ..segment.segment import Segment
@@ -44,6 +49,24 @@ log = logs.get(__name__)
 
 class CountInvalidated(Exception):
     """The log was truncated, or its segments replaced, during the count: the caller counts again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtCut:
+    """What a count at a cut leaves out: the first offset of a transaction by producer id.  With `only`,
+    nothing but the records of these transactions counts."""
+
+    first_offsets: Mapping[int, int]
+    only: bool = False
+
+    def counts(self, header: BatchHeader) -> bool:
+        first = self.first_offsets.get(header.producer_id)
+        is_named = header.is_transactional and first is not None and header.last_offset >= first
+        return is_named is self.only
+
+    def walk_from(self, end: int) -> int:
+        """The first offset of [0, end) from which on every header says whether its records count."""
+        return min((end, *self.first_offsets.values()))
 
 
 @dataclass(slots=True)
@@ -69,6 +92,9 @@ class _Part:
     index: CountIndex | None = None
     """Counts of the unknown bytes, after the walk over them."""
     file_bytes: bytes = b""
+    at_cut: AtCut | None = None
+    """Walks over all headers from byte `walk_from`."""
+    walk_from: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -77,6 +103,8 @@ class _Part:
     # ---- in a thread ---------------------------------------------------------------------------------------
 
     def run(self, is_void: IsVoid) -> int:
+        if self.at_cut is not None:
+            return self._at_cut(self.at_cut, is_void)
         if self.total is not None:
             return self.total.committed(is_void)
         found = 0
@@ -119,6 +147,20 @@ class _Part:
                 self.file_bytes = encoded_counts(index, file, size, self.unknown_end)
                 found = self._look_up(index, self.unknown_end, size, is_void)
         self.index, self.total = index, index.total(self.unknown_end)
+        return found
+
+    def _at_cut(self, at_cut: AtCut, is_void: IsVoid) -> int:
+        assert self.file is not None
+        found = 0
+        for position, header, _view in scan_headers(self.file, self.walk_from, self.size_bytes):
+            if header.base_offset >= self.high:
+                break
+            if header.is_control or header.last_offset < self.low or not at_cut.counts(header):
+                continue
+            if not (header.is_transactional and is_void(header.producer_id, header.base_offset)):
+                found += _records_below(self.file, position, header, self.high)
+                if header.base_offset < self.low:
+                    found -= _records_below(self.file, position, header, self.low)
         return found
 
     def _look_up(self, index: CountIndex, end_offset: int, size_bytes: int, is_void: IsVoid) -> int:
@@ -199,9 +241,15 @@ class Counting:
         return self.records
 
 
-def count_stop(log: Log, start: int, end: int) -> int:
-    """Where to end the next piece of a count of [start, end): a piece rebuilds the counts of few segments.
-    On the loop."""
+def count_stop(log: Log, start: int, end: int, at_cut: AtCut | None = None) -> int:
+    """Where to end the next piece of a count of [start, end): a piece rebuilds the counts of few segments, or
+    walks over one.  On the loop."""
+    if at_cut is not None:
+        walked = at_cut.walk_from(end)
+        if start >= walked:
+            ends = (segment.next_offset for segment in log.segments.starting_at(start))
+            return min(end, next((at for at in ends if at > start), end))
+        end = walked
     unknown = 0
     for segment in log.segments.starting_at(start):
         if segment.base_offset >= end:
@@ -212,17 +260,24 @@ def count_stop(log: Log, start: int, end: int) -> int:
     return end
 
 
-def begin_count(log: Log, start: int, end: int, *, committed: bool = True) -> Counting:
-    """On the loop.  `end` may not be above the last stable offset (else the high watermark): what is above
-    may still change.
+def begin_count(
+    log: Log, start: int, end: int, *, committed: bool = True, at_cut: AtCut | None = None
+) -> Counting:
+    """On the loop.  `end` may not be above the last stable offset (not `committed`, or at a cut: the high
+    watermark): what is above may still change.
 
     Raises OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE, OSError.
     """
-    _require_range(log, start, end, log.last_stable_offset if committed else log.high_watermark)
+    is_stable = committed and at_cut is None
+    _require_range(log, start, end, log.last_stable_offset if is_stable else log.high_watermark)
     with _reporting_damage(log):
         is_void = AbortedRanges(_aborted(log, start, end) if committed else []).holds
-    parts = [] if start == end else [
+    walked = at_cut if at_cut is not None and end > at_cut.walk_from(end) else None
+    is_empty = start == end or (at_cut is not None and at_cut.only and walked is None)
+    parts = [] if is_empty else [
         _begin_part(log, segment, start, end)
+        if walked is None
+        else _begin_walk(log, segment, start, end, walked)
         for segment in log.segments.starting_at(start)
         if segment.base_offset < end and segment.size_bytes
     ]  # fmt: skip
@@ -279,8 +334,16 @@ def _begin_part(log: Log, segment: Segment, start: int, end: int) -> _Part:
     return part
 
 
-def count_now(log: Log, start: int, end: int, *, committed: bool = True) -> int:
+def _begin_walk(log: Log, segment: Segment, start: int, end: int, at_cut: AtCut) -> _Part:
+    at = segment.index.floor(start)
+    return _Part(
+        segment, start, end, segment.next_offset, segment.size_bytes, log.config.index_interval_bytes,
+        file=segment.file, at_cut=at_cut, walk_from=0 if at < 0 else segment.index.entry(at)[1],
+    )  # fmt: skip
+
+
+def count_now(log: Log, start: int, end: int, *, committed: bool = True, at_cut: AtCut | None = None) -> int:
     """A count that waits on the loop's thread: for tools and tests."""
-    counting = begin_count(log, start, end, committed=committed)
+    counting = begin_count(log, start, end, committed=committed, at_cut=at_cut)
     counting.run()
     return counting.finish()

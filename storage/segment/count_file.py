@@ -6,13 +6,14 @@ Any thread; nothing of the segment itself is touched.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 from ...runtime import logs
 from ...runtime.disk import Disk, File
 from ...wire.records import HEADER_BYTES, decode_marker, parse_header
-from .batch_scan import CHUNK_BYTES, scan_batches
+from .batch_scan import CHUNK_BYTES, ScannedBatch, scan_batches
 from .count_index import (
     HEAD,
     RUN,
@@ -90,15 +91,20 @@ def _check(stored: StoredCounts, file: File, segment_bytes: int) -> None:
         raise CountIndexInvalid(f"it is that of another batch at byte {stored.last_position}")
 
 
+def scan_headers(file: File, start: int, end: int) -> Iterator[ScannedBatch]:
+    """The batches in bytes [start, end), for their headers: large ones are skipped, small ones read together.
+    Raises InvalidBatch, OSError."""
+    first = list(islice(scan_batches(file, start, end, chunk_bytes=HEADER_READ_BYTES), 16))
+    large = sum(batch.header.size_bytes for batch in first) > _LARGE_BATCH_BYTES * len(first)
+    return scan_batches(file, start, end, chunk_bytes=HEADER_READ_BYTES if large else CHUNK_BYTES)
+
+
 def build_counts(
     file: File, base_offset: int, segment_bytes: int, end_offset: int, index_interval_bytes: int
 ) -> CountIndex:
     """Counts anew, by the headers of the batches below `segment_bytes`.  Raises InvalidBatch, OSError."""
     index, expected = CountIndex(base_offset, index_interval_bytes), base_offset
-    first = list(islice(scan_batches(file, 0, segment_bytes, chunk_bytes=HEADER_READ_BYTES), 16))
-    large = sum(batch.header.size_bytes for batch in first) > _LARGE_BATCH_BYTES * len(first)
-    chunk_bytes = HEADER_READ_BYTES if large else CHUNK_BYTES
-    for position, header, view in scan_batches(file, 0, segment_bytes, chunk_bytes=chunk_bytes):
+    for position, header, view in scan_headers(file, 0, segment_bytes):
         if position >= index.next_entry_at:
             index.mark(expected, position)
         index.take(header, header.base_offset, position, header.base_offset - expected)

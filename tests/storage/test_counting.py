@@ -14,7 +14,7 @@ from tidegate.chaos.sim.storage.log_history import StorageHistory
 from tidegate.runtime.disk import RealDisk, RealFile
 from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.log import counting
-from tidegate.storage.log.counting import CountInvalidated, begin_count, count_now, count_stop
+from tidegate.storage.log.counting import AtCut, CountInvalidated, begin_count, count_now, count_stop
 from tidegate.storage.log.log import Log, LogConfig
 from tidegate.storage.segment import count_file, count_index
 from tidegate.storage.segment.count_index import CountIndex, CountIndexInvalid
@@ -84,6 +84,57 @@ def test_markers_and_aborted_records_do_not_count_wherever_the_range_ends(
     fill(log)
     assert len(log.segments) > 2
     check_everywhere(log)
+
+
+def readable_at_cut(log: Log, end: int, at_cut: AtCut) -> list[int]:
+    """Offsets below `end` of what a reader of the whole log at a cut gets, by decoding everything."""
+    committed = set(readable(log))
+    return [
+        record.offset
+        for header, data in stored(log)
+        if not header.is_control and at_cut.counts(header)
+        for record in decode_batch(data)
+        if record.offset < end and record.offset in committed
+    ]
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_a_count_at_a_cut_leaves_out_what_was_decided_since(only: bool) -> None:
+    """Also where the index knows the transaction no more, since its COMMIT marker is in the same segment."""
+    log = open_log(LyingDisk(), config=LogConfig(segment_bytes=1500, index_interval_bytes=10))
+    fill(log)
+    assert len(log.segments) > 2
+    firsts = [
+        (header.producer_id, header.base_offset)
+        for header, _ in stored(log)
+        if header.is_transactional and not header.is_control
+    ]
+    high = log.last_stable_offset
+    for left_out in ({1: firsts[0][1]}, dict(firsts[:1]), dict(firsts[6:8]), {1: 20, 2: 31}, {2: high - 3}):
+        at_cut = AtCut(left_out, only)
+        for end in (high, high - 4):
+            offsets = readable_at_cut(log, end, at_cut)
+            for start in range(0, end, 3):
+                wanted = len(offsets) - bisect_left(offsets, start)
+                assert count_now(log, start, end, at_cut=at_cut) == wanted, f"[{start}, {end})"
+                found, position = 0, start
+                while position < end:
+                    stop = count_stop(log, position, end, at_cut)
+                    found, position = found + count_now(log, position, stop, at_cut=at_cut), stop
+                assert found == wanted, f"[{start}, {end}) in pieces"
+
+
+def test_a_count_at_a_cut_goes_to_the_high_watermark() -> None:
+    log = open_log(LyingDisk())
+    append(log, batch(3))
+    append(log, batch(2, pid=1, epoch=0, sequence=0, transactional=True))
+    append(log, batch(4))
+    log.set_high_watermark(9)
+    assert count_now(log, 0, 9, at_cut=AtCut({1: 3})) == 7
+    assert count_now(log, 0, 9, at_cut=AtCut({})) == 9
+    assert count_now(log, 0, 9, at_cut=AtCut({1: 3}, only=True)) == 2
+    with pytest.raises(KafkaError):
+        begin_count(log, 0, 10, at_cut=AtCut({}))
 
 
 def test_an_open_transaction_ends_what_can_be_counted() -> None:
