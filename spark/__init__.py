@@ -8,6 +8,10 @@
     from tidegate.spark import count_committed
     count_committed("localhost:9192", "flights")        # from indexes, without Spark and without reading data
 
+    from tidegate.spark import cut
+    now = cut("localhost:9192", ["flights", "gates"])   # a transaction is wholly inside or wholly outside
+    spark.read.format("tidegate").option("bootstrap", "localhost:9192").option("cut", now.to_json()).load()
+
 Importing this package does not import pyspark, so that `python -m tidegate.spark.java` works before anything
 else does.
 """
@@ -17,12 +21,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .counting import count_committed
+from .cuts.cut import Cut, CutError
+from .cuts.taking import cut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = ["count_committed", "decoder_name", "local_session", "register"]
+__all__ = ["Cut", "CutError", "count_committed", "cut", "decoder_name", "local_session", "register"]
 
 
 def decoder_name() -> str:

@@ -124,6 +124,7 @@ def _count(client: DataClient, request: RangeRequest) -> PartitionCount:
                 start,
                 request.end,
                 read_committed=request.read_committed,
+                at_cut=request.at_cut,
             )
             break
         except ReadError as problem:

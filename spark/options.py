@@ -23,6 +23,7 @@ from typing import Final
 
 from ..runtime.tls import TlsError
 from ..security.client_security import PROPERTIES, ClientSecurity, SecurityError, from_properties
+from .cuts.cut import Cut, CutError
 from .java_pattern import PatternError, compile_java_pattern
 
 BYTES_PER_PARTITION_DEFAULT = 64 << 20
@@ -49,6 +50,8 @@ _NAMES = (
     "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "isolation",
+    "cut",
+    "consistency",
     "minPartitions",
     "maxBytesPerPartition",
     "maxDecompressedBytesPerPartition",
@@ -65,6 +68,7 @@ _TRIGGER_NAMES = (
 _GROUP_NAMES = ("commitToGroup", "commitBootstrap")
 _STREAM_NAMES = (*_TRIGGER_NAMES, *_GROUP_NAMES)
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_CUT_NAMES = ("cut", "consistency")
 _SPELLING = {name.lower(): name for name in (*_NAMES, *_STREAM_NAMES)}
 _ALIASES = {
     "tidegate.bootstrap.servers": "bootstrap",
@@ -152,6 +156,10 @@ class ReadOptions:
     ending: Bound = EveryPartition(LATEST)
     starting_after_last_is_error: bool = True  # startingOffsetsByTimestampStrategy: error (else latest)
     read_committed: bool = True
+    # a cut, or the name of a pinned one; then `ending` and `read_committed` have no meaning, and Topics(())
+    # stands for all topics of the cut
+    cut: Cut | str | None = None
+    takes_cut: bool = False  # a new one: consistency=cut
     partitions_min: int | None = None
     partition_bytes_max: int = BYTES_PER_PARTITION_DEFAULT
     partition_decompressed_max: int = DECOMPRESSED_PER_PARTITION_DEFAULT
@@ -164,6 +172,11 @@ class ReadOptions:
     security: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     # options of Kafka's consumer or Spark's Kafka connector, without effect here
     ignored: tuple[str, ...] = ()
+
+    @property
+    def reads_at_cut(self) -> bool:
+        """Whether a cut says where the read ends and what it shows."""
+        return self.takes_cut or self.cut is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +194,7 @@ class StreamOptions:
 
 
 _KAFKA: Final = "kafka."
+_CUT_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def client_security(properties: tuple[tuple[str, str], ...]) -> ClientSecurity | None:
@@ -218,6 +232,11 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
             f"option {ends[0]!r} belongs to a batch read: a stream has no end; to stop at what there is, use "
             "trigger(availableNow=True)"
         )
+    if "cut" in given:
+        raise OptionError(
+            "option 'cut' belongs to a batch read: a stream whose micro-batches end at cuts has "
+            "consistency=cut"
+        )
     read = _read_options(
         given,
         starting=_bound(given, "starting", LATEST, useless=None),
@@ -225,6 +244,12 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         security=security,
         ignored=ignored,
     )
+    limits = [name for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger") if name in given]
+    if read.takes_cut and limits:
+        raise OptionError(
+            f"option {limits[0]!r} does not go with 'consistency': a micro-batch ends at a cut, which no "
+            "limit divides; a shorter interval between the triggers makes smaller ones"
+        )
     fewest = whole_number(given, "minOffsetsPerTrigger", None, least=1)
     most = whole_number(given, "maxOffsetsPerTrigger", None, least=1)
     if fewest is not None and most is not None and fewest > most:
@@ -265,15 +290,19 @@ def _read_options(
     ignored: tuple[str, ...],
 ) -> ReadOptions:
     client_security(security)
+    cut, takes_cut = _cut(given)
+    at_cut = cut is not None or takes_cut
     return ReadOptions(
         bootstrap=parse_bootstrap(given.get("bootstrap", "")),
-        selection=_selection(given),
+        selection=_selection(given, may_be_none=cut is not None),
         starting=starting,
         ending=ending,
         starting_after_last_is_error=_choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
         == "error",
-        read_committed=_choice(given, "isolation", ("read_committed", "read_uncommitted"))
-        == "read_committed",
+        read_committed=not at_cut
+        and _choice(given, "isolation", ("read_committed", "read_uncommitted")) == "read_committed",
+        cut=cut,
+        takes_cut=takes_cut,
         partitions_min=whole_number(given, "minPartitions", None, least=1),
         partition_bytes_max=_bytes(
             given, "maxBytesPerPartition", BYTES_PER_PARTITION_DEFAULT, BYTES_PER_PARTITION_MIN
@@ -346,8 +375,36 @@ def parse_bootstrap(text: str, option: str = "bootstrap", wanted: str = "listene
     return endpoints
 
 
-def _selection(given: Mapping[str, str]) -> Selection:
+def _cut(given: Mapping[str, str]) -> tuple[Cut | str | None, bool]:
+    """The cut to read at, or the name of one; and whether to take a new one."""
+    asked = [name for name in _CUT_NAMES if name in given]
+    if not asked:
+        return None, False
+    if len(asked) > 1:
+        raise OptionError("options 'cut' and 'consistency' both say which cut is read: keep one")
+    for name in (*_ENDS, "isolation"):
+        if name in given:
+            what = "which transactions are read" if name == "isolation" else "where each partition ends"
+            raise OptionError(f"options {name!r} and {asked[0]!r} both say {what}: leave one of them out")
+    text = given[asked[0]].strip()
+    if asked == ["consistency"]:
+        if text.lower() != "cut":
+            raise OptionError(f"consistency {text!r} must be cut")
+        return None, True
+    if not text.startswith("{"):
+        if not _CUT_NAME.fullmatch(text):
+            raise OptionError(f"cut {text[:100]!r} is neither the name of a pinned cut nor the JSON of one")
+        return text, False
+    try:
+        return Cut.from_json(text), False
+    except CutError as problem:
+        raise OptionError(f"cut: {problem}") from None
+
+
+def _selection(given: Mapping[str, str], *, may_be_none: bool = False) -> Selection:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
+    if not chosen and may_be_none:
+        return Topics(())
     if len(chosen) != 1:
         found = f"both {' and '.join(map(repr, chosen))} are given" if chosen else "none is given"
         raise OptionError(f"exactly one of 'subscribe', 'subscribePattern' and 'assign' is needed: {found}")

@@ -8,7 +8,11 @@ bytes at batch boundaries.  It divides a range further, by offsets, when a task 
 decompressed bytes (`maxDecompressedBytesPerPartition`) or too many offsets (`maxRecordsPerPartition`), or
 when there would be too few tasks (`minPartitions`).
 
-`choose_partitions`, `freeze_range` and what they call decide without a connection; `plan` asks the nodes.
+A read at a cut has its partitions and their bounds from the cut, which is given or taken by `plan`: then that
+is what is frozen.
+
+`choose_partitions`, `freeze_range`, `freeze_at_cut` and what they call decide without a connection; `plan`
+asks the nodes.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..runtime.logs import get
 from ..wire.errors import ErrorCode
 from .connection import DataClient, LeaderView, OffsetAnswer, ReadError, SplitRange, TopicView, offset_query
+from .cuts.cut import Cut, CutPartition
+from .cuts.taking import pinned_cut, take_cut
 from .java_pattern import compile_java_pattern
 from .options import (
     EARLIEST,
@@ -37,6 +43,7 @@ from .options import (
     Selection,
     Topics,
 )
+from .visibility import AtCut
 
 log = get(__name__)
 
@@ -57,6 +64,7 @@ class PlannedRange:
     end: int
     bytes_estimated: int
     leader: LeaderView | None
+    at_cut: AtCut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,8 @@ class FrozenRange:
 def plan(client: DataClient, options: ReadOptions, *, reads_data: bool = True) -> list[PlannedRange]:
     """The ranges of one load(), without empty ones.  Without `reads_data` the leaders only count their
     records."""
+    if options.reads_at_cut:
+        return _plan_at_cut(client, options, reads_data=reads_data)
     topics, keys = choose_partitions(
         options.selection, client.describe(topics_to_describe(options.selection))
     )
@@ -82,6 +92,63 @@ def plan(client: DataClient, options: ReadOptions, *, reads_data: bool = True) -
     _warn_of_open_transactions(options, limits)
     wanted = {key: (part.start, part.end) for key, part in settled.items() if part.start < part.end}
     return split_into_tasks(client, topics, wanted, options, reads_data=reads_data)
+
+
+def _plan_at_cut(client: DataClient, options: ReadOptions, *, reads_data: bool) -> list[PlannedRange]:
+    if options.cut is None:
+        found = client.describe(topics_to_describe(options.selection))
+        topics, _ = choose_partitions(options.selection, found)
+        if not topics:
+            return []
+        cut, selection = take_cut(client, list(topics)), options.selection
+        log.info("cut_taken", cut=cut.cut_id, taken_ms=cut.taken_ms, topics=", ".join(topics))
+    else:
+        cut = options.cut if isinstance(options.cut, Cut) else pinned_cut(client, options.cut)
+        selection = selected_of_cut(options.selection, cut)
+        found = client.describe(topics_to_describe(selection) or tuple(cut.topics))
+    topics, keys = choose_partitions(selection, views_of_cut(cut, found))
+    require_all_named("starting", options.starting, keys)
+    limits = ask_offsets(client, topics, keys, None, options)
+    starts = ask_offsets(client, topics, keys, options.starting, options)
+    parts = cut.partitions
+    wanted = {key: freeze_at_cut(key, options, parts[key], limits[key], starts.get(key)) for key in keys}
+    planned = split_into_tasks(
+        client,
+        topics,
+        {key: (part.start, part.end) for key, part in wanted.items() if part.start < part.end},
+        options,
+        reads_data=reads_data,
+    )
+    return [
+        replace(part, at_cut=_filter(parts[part.topic, part.partition], part, options)) for part in planned
+    ]
+
+
+def _filter(bounds: CutPartition, part: PlannedRange, options: ReadOptions) -> AtCut:
+    found = bounds.shown(part.start, part.end)
+    return found if options.fail_on_data_loss else replace(found, settled_end=None)
+
+
+def selected_of_cut(selection: Selection, cut: Cut) -> Selection:
+    """What is read of a cut that was given.  Raises OptionError for topics that are not in it."""
+    if selection == Topics(()):
+        return Topics(tuple(sorted(cut.topics)))
+    missing = sorted(set(topics_to_describe(selection)) - set(cut.topics))
+    if missing:
+        raise OptionError(
+            f"topic {missing[0]!r} is not in the cut, which has {', '.join(sorted(cut.topics))}: read "
+            "these, or take a cut of all topics that are read"
+        )
+    return selection
+
+
+def views_of_cut(cut: Cut, found: Mapping[str, TopicView]) -> dict[str, TopicView]:
+    """The topics as the cut has them, of those that were found."""
+    return {
+        name: TopicView(name, topic.topic_id, found[name].internal, tuple(sorted(topic.partitions)))
+        for name, topic in cut.topics.items()
+        if name in found
+    }
 
 
 def topics_to_describe(selection: Selection) -> tuple[str, ...]:
@@ -167,6 +234,38 @@ def freeze_range(
         log.warning("range_cut", reason=problem)
         last = visible_end
     return FrozenRange(first, max(first, last))
+
+
+def freeze_at_cut(
+    key: Key, options: ReadOptions, part: CutPartition, limits: OffsetAnswer, start: OffsetAnswer | None
+) -> FrozenRange:
+    """One partition's [start, end) at a cut.  `start` answers the timestamp query, for a start that is a
+    timestamp.  Raises ReadError."""
+    place = f"{key[0]}-{key[1]}"
+    if start is not None and start.offset >= part.end:
+        start = replace(start, offset=-1)
+    within = limits_at_cut(part)
+    first = settle_start(place, options, within, start, explicit_offset(options.starting, key))
+    last, lost = part.end, ""
+    if first < min(limits.log_start_offset, last):
+        first = min(limits.log_start_offset, last)
+        lost = f"the log begins at {limits.log_start_offset} now: a cut that is pinned keeps its records"
+    if last > limits.high_watermark:
+        first, last = min(first, limits.high_watermark), limits.high_watermark
+        lost = f"the log ends at {last} now"
+    if lost:
+        problem = f"{place}: the cut has [{part.start}, {part.end}), and {lost}"
+        if options.fail_on_data_loss:
+            raise ReadError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is"
+            )
+        log.warning("range_cut", reason=problem)
+    return FrozenRange(first, max(first, last))
+
+
+def limits_at_cut(part: CutPartition) -> OffsetAnswer:
+    """The limits of a partition's log, as a reader at a cut sees them."""
+    return OffsetAnswer(part.end, part.start, part.end, part.end)
 
 
 def end_of_visible(options: ReadOptions, limits: OffsetAnswer) -> int:

@@ -115,6 +115,7 @@ class RangeReader:
             end=part.end,
             read_committed=self._options.read_committed,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            at_cut=part.at_cut,
         )
 
     def connect(self) -> DataClient:

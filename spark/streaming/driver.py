@@ -7,32 +7,40 @@ carries its id.
 
 Nothing here decides what is read without having it in the offset that goes to the checkpoint: a micro-batch
 that is run again, by another process, is planned from its two offsets alone.
+
+A stream with consistency=cut takes a cut when a look has found something new, so that an idle stream takes
+none.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ...runtime.clock import Clock, SystemClock
 from ...runtime.logs import get
 from ...wire.errors import ErrorCode
-from ..connection import DataClient, ReadError, SplitRange, TopicView
-from ..options import StreamOptions
+from ..connection import DataClient, OffsetAnswer, ReadError, SplitRange, TopicView
+from ..cuts.cut import Cut
+from ..cuts.taking import take_cut
+from ..options import LATEST, StreamOptions
 from ..planning import (
     PlannedRange,
     ask_offsets,
     choose_partitions,
     end_of_visible,
     explicit_offset,
+    limits_at_cut,
     require_all_named,
     settle_start,
     split_into_tasks,
     topics_to_describe,
+    views_of_cut,
 )
 from .group_commits import GroupCommits
-from .offsets import Json, Key, StreamOffset, by_topic, to_json
+from .offsets import Json, Key, OffsetError, StreamOffset, by_topic, to_json
 from .triggers import (
     Available,
     Seen,
@@ -40,8 +48,10 @@ from .triggers import (
     behind,
     covered,
     end_within_bytes,
+    filter_at,
     is_delayed,
     lag_metrics,
+    late_ranges,
     matching,
     next_offset,
     ranges,
@@ -101,8 +111,15 @@ class StreamDriver:
         topics, keys = choose_partitions(
             read.selection, self._client.describe(topics_to_describe(read.selection))
         )
+        if read.takes_cut and topics:
+            cut = take_cut(self._client, list(topics))
+            topics, keys = choose_partitions(read.selection, views_of_cut(cut, topics))
+        else:
+            cut = None
         require_all_named("starting", read.starting, keys)
         limits = ask_offsets(self._client, topics, keys, None, read)
+        if cut is not None:  # latest is where this cut ends
+            limits = {key: replace(limits[key], high_watermark=cut.partitions[key].end) for key in keys}
         times = ask_offsets(self._client, topics, keys, read.starting, read)
         positions = {
             key: settle_start(
@@ -111,7 +128,14 @@ class StreamDriver:
             for key in keys
         }
         ids = {name: view.topic_id for name, view in topics.items()}
-        return StreamOffset(ids, positions, initial=True)
+        initial = StreamOffset(ids, positions, initial=True)
+        if cut is None:
+            return initial
+        at_end = {
+            key for key in keys if _begins_at_latest(explicit_offset(read.starting, key), times.get(key))
+        }
+        undecided = {key: dict(cut.partitions[key].undecided) for key in at_end}
+        return replace(initial, cut=(cut.cut_id, cut.taken_ms), undecided=undecided)
 
     def stop_at_present(self) -> None:
         """From now on no offset goes beyond what there is at the next look."""
@@ -119,7 +143,12 @@ class StreamDriver:
 
     def latest(self, start: StreamOffset, *, unlimited: bool) -> StreamOffset:
         """The end of the micro-batch that begins at `start`; `start` itself when there is none.  Everything
-        before `start` is finished.  Raises ReadError."""
+        before `start` is finished.  Raises ReadError, OffsetError."""
+        if start.cut is not None and not self._options.read.takes_cut:
+            raise OffsetError(
+                "the checkpoint stands at a cut, below which transactions may be left to read: go on with "
+                "consistency=cut"
+            )
         if self._commits is not None and not start.initial:
             self._commits.store(start.positions)
         what = available(start, self._look(start), self._options.read)
@@ -129,6 +158,9 @@ class StreamDriver:
                 self._remember(what, start)
                 return start
             ends = self._within_limits(what)
+        if self._options.read.takes_cut and next_offset(start, what, ends) is not start:
+            what = available(start, self._at_cut(start), self._options.read)
+            ends = what.ends
         self._last_batch_at_s = self._clock.monotonic()
         reached = next_offset(start, what, ends)
         self._remember(what, reached)
@@ -147,7 +179,20 @@ class StreamDriver:
 
     def plan(self, start: StreamOffset, end: StreamOffset, *, reads_data: bool = True) -> list[PlannedRange]:
         """The tasks of the micro-batch between two offsets.  Raises ReadError, OffsetError."""
-        wanted = ranges(start, end)
+        planned = self._planned(ranges(start, end), end, reads_data)
+        if end.cut is None and not self._options.read.takes_cut:
+            return planned
+        at_cut = [
+            replace(part, at_cut=filter_at(end, (part.topic, part.partition), part.end)) for part in planned
+        ]
+        late = late_ranges(start, end)
+        below = self._planned({key: (first, last) for key, (first, last, _) in late.items()}, end, reads_data)
+        shown = {key: only for key, (_, _, only) in late.items()}
+        return [replace(part, at_cut=shown[part.topic, part.partition]) for part in below] + at_cut
+
+    def _planned(
+        self, wanted: Mapping[Key, tuple[int, int]], end: StreamOffset, reads_data: bool
+    ) -> list[PlannedRange]:
         for attempt in range(1, ATTEMPTS + 1):
             if not wanted:
                 break
@@ -188,6 +233,27 @@ class StreamDriver:
                     raise
             self._describe(expected)
         seen = Seen({name: view.topic_id for name, view in topics.items()}, limits)
+        if self._stops_at_present and not self._options.read.takes_cut:
+            self._present = seen
+        return seen
+
+    def _at_cut(self, start: StreamOffset) -> Seen:
+        """A new cut of the topics that the look has found."""
+        if self._present is not None:
+            return self._present
+        selection = self._options.read.selection
+        for attempt in range(1, ATTEMPTS + 1):
+            names = list(dict.fromkeys(name for name, _ in matching(selection, self._topics)))
+            try:
+                cut = take_cut(self._client, names) if names else Cut({})
+                break
+            except ReadError as problem:
+                if problem.code not in _TOPIC_CHANGED or attempt == ATTEMPTS:
+                    raise
+            self._describe({name: start.ids[name] for name in names if name in start.ids})
+        views = views_of_cut(cut, self._topics)
+        limits = {key: limits_at_cut(cut.partitions[key]) for key in matching(selection, views)}
+        seen = Seen({name: view.topic_id for name, view in views.items()}, limits, cut)
         if self._stops_at_present:
             self._present = seen
         return seen
@@ -276,6 +342,12 @@ class StreamDriver:
             if start < end:
                 left[key] = start, end
         return left
+
+
+def _begins_at_latest(explicit: int | None, answer: OffsetAnswer | None) -> bool:
+    """Whether a new query begins where its first cut ends, by the offset that is asked for, or for want of a
+    record as late as the time."""
+    return explicit == LATEST if answer is None else answer.offset < 0
 
 
 def _views(names: Iterable[str], ids: Mapping[str, bytes]) -> dict[str, TopicView]:

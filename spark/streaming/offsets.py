@@ -9,6 +9,15 @@ remembers where it began.  `"initial": true` marks where a new query begins, bef
 
 Spark compares offsets by their text: topics stand in order of their names, partitions of their numbers.
 
+A stream whose micro-batches end at cuts has version 2, which says of each partition what its cut leaves out,
+the first offset by producer id:
+
+    {"version": 2, "cut": {"id": "5f0c...", "takenMs": 1764000000000}, "topics": {"flights": {"id": "7b1c...",
+     "offsets": {"0": 23}, "undecided": {"0": {"4711": 17}}}}}
+
+The next micro-batch reads the records of such a transaction below the offset as soon as it is committed.
+`beginsUndecided` is to `begins` what `undecided` is to `offsets`.
+
 The offsets of Spark's Kafka connector, `{"flights": {"0": 23}}`, are understood too: its checkpoint may be
 continued.  They have no topic ids, so the ids of the present topics are taken.
 """
@@ -21,9 +30,11 @@ from typing import Final, NoReturn
 from uuid import UUID
 
 VERSION: Final = 1
+VERSION_AT_CUT: Final = 2
 
 Key = tuple[str, int]  # topic, partition
 Json = dict[str, object]
+Undecided = Mapping[Key, Mapping[int, int]]  # by partition: first offset by producer id
 
 
 class OffsetError(ValueError):
@@ -32,12 +43,16 @@ class OffsetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The next offset of each partition; `ids` lacks topics whose id is not known."""
+    """The next offset of each partition; `ids` lacks topics whose id is not known.  `cut`: (id, taken_ms) of
+    the cut at which it stands, if the stream reads at cuts."""
 
     ids: Mapping[str, bytes]
     positions: Mapping[Key, int]
     begins: Mapping[Key, int] = field(default_factory=dict)
     initial: bool = False
+    cut: tuple[str, int] | None = None
+    undecided: Undecided = field(default_factory=dict)
+    begins_undecided: Undecided = field(default_factory=dict)
 
     def is_at(self, other: StreamOffset) -> bool:
         """Whether the two are at the same place, wherever the last micro-batch began."""
@@ -54,7 +69,15 @@ def to_json(offset: StreamOffset) -> Json:
         begins = _of_topic(offset.begins, name)
         if begins:
             entry["begins"] = begins
-    tree: Json = {"version": VERSION, "topics": topics}
+        if undecided := _undecided_of_topic(offset.undecided, name):
+            entry["undecided"] = undecided
+        if undecided := _undecided_of_topic(offset.begins_undecided, name):
+            entry["beginsUndecided"] = undecided
+    if offset.cut is None:
+        tree: Json = {"version": VERSION, "topics": topics}
+    else:
+        cut = {"id": offset.cut[0], "takenMs": offset.cut[1]}
+        tree = {"version": VERSION_AT_CUT, "cut": cut, "topics": topics}
     if offset.initial:
         tree["initial"] = True
     return tree
@@ -71,6 +94,14 @@ def _of_topic(numbers: Mapping[Key, int], name: str) -> dict[str, int]:
     }
 
 
+def _undecided_of_topic(undecided: Undecided, name: str) -> dict[str, dict[str, int]]:
+    return {
+        str(partition): {str(producer_id): first for producer_id, first in sorted(firsts.items())}
+        for (topic, partition), firsts in sorted(undecided.items())
+        if topic == name and firsts
+    }
+
+
 def from_json(tree: object) -> StreamOffset:
     """Raises OffsetError."""
     if not isinstance(tree, dict):
@@ -78,10 +109,10 @@ def from_json(tree: object) -> StreamOffset:
     version = tree.get("version")
     if isinstance(version, dict) or version is None:
         return StreamOffset({}, _numbers(tree))  # Spark's Kafka connector; a topic may be called "version"
-    if version != VERSION:
+    if version not in (VERSION, VERSION_AT_CUT):
         raise OffsetError(
-            f"the checkpoint's offsets have version {version!r}, and this source knows version {VERSION}: a "
-            "newer version of Tidegate wrote them"
+            f"the checkpoint's offsets have version {version!r}, and this source knows versions {VERSION} "
+            f"and {VERSION_AT_CUT}: a newer version of Tidegate wrote them"
         )
     topics = tree.get("topics")
     if not isinstance(topics, dict) or not all(isinstance(entry, dict) for entry in topics.values()):
@@ -91,7 +122,30 @@ def from_json(tree: object) -> StreamOffset:
         positions=_numbers({name: entry.get("offsets", {}) for name, entry in topics.items()}),
         begins=_numbers({name: entry.get("begins", {}) for name, entry in topics.items()}),
         initial=tree.get("initial") is True,
+        cut=None if version == VERSION else _cut(tree.get("cut")),
+        undecided=_undecided({name: entry.get("undecided", {}) for name, entry in topics.items()}),
+        begins_undecided=_undecided(
+            {name: entry.get("beginsUndecided", {}) for name, entry in topics.items()}
+        ),
     )
+
+
+def _cut(tree: object) -> tuple[str, int]:
+    if not isinstance(tree, dict) or type(tree.get("takenMs")) is not int:
+        _refuse(tree)
+    return str(tree.get("id")), tree["takenMs"]
+
+
+def _undecided(topics: Mapping[str, object]) -> dict[Key, dict[int, int]]:
+    found: dict[Key, dict[int, int]] = {}
+    for name, partitions in topics.items():
+        if not isinstance(partitions, dict):
+            _refuse(topics)
+        for (partition, producer_id), first in _numbers(partitions).items():
+            if not partition.isdecimal():
+                _refuse({name: partitions})
+            found.setdefault((name, int(partition)), {})[producer_id] = first
+    return found
 
 
 def _numbers(topics: Mapping[str, object]) -> dict[Key, int]:

@@ -5,6 +5,13 @@ in; the next offset comes out.
 `within_bytes` shorten that by the limits of a trigger, as Spark's Kafka connector does: each partition gets
 its share in proportion to what it has; `next_offset` makes the result.
 
+A stream with consistency=cut ends each micro-batch at a cut, and its offset says which transactions that
+leaves out.  The next micro-batch reads the records of those that are decided by then, *below* the offset:
+from the first record of the earliest of them to the former end, and of these batches theirs alone
+(`late_ranges`).  So a record is in exactly one micro-batch, the first one whose cut has its transaction, and
+in none if that was aborted.  What a reader shows follows from the two offsets and the log below them,
+whenever it is read (docs/semantics.md X12).
+
 What counts as loss is exact.  Offsets that the stream has passed may go; offsets in between may be missing
 (markers, aborted transactions, compaction).  Lost is what the log has dropped above the stream's offset, and
 what it does not reach any more.  A topic that was made again has another id, and nothing of it was read.
@@ -14,23 +21,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from ...wire.errors import ErrorCode
 from ..connection import OffsetAnswer, ReadError, SplitRange, TopicView
+from ..cuts.cut import Cut, CutPartition, decided_since
 from ..java_pattern import compile_java_pattern
 from ..options import Partitions, Pattern, ReadOptions, Selection, StreamOptions, Topics
 from ..planning import end_of_visible, list_partitions
+from ..visibility import AtCut, Transaction
 from .offsets import Key, OffsetError, StreamOffset
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one look at the cluster found: the ids of the topics that are read, the limits of their logs."""
+    """What one look at the cluster found: the ids of the topics that are read, the limits of their logs.
+    With a cut, all is as that has it."""
 
     ids: Mapping[str, bytes]
     limits: Mapping[Key, OffsetAnswer]
+    cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,7 @@ class Available:
     new: frozenset[Key] = frozenset()
     losses: tuple[ReadError, ...] = ()  # accepted by failOnDataLoss=false
     notes: tuple[str, ...] = field(default=())  # no loss as far as one can know
+    cut: Cut | None = None
 
 
 def matching(selection: Selection, found: Mapping[str, TopicView]) -> list[Key]:
@@ -129,6 +141,7 @@ def available(start: StreamOffset, seen: Seen, options: ReadOptions) -> Availabl
         frozenset(new),
         tuple(losses),
         tuple(notes),
+        seen.cut,
     )
 
 
@@ -228,10 +241,65 @@ def end_within_bytes(ranges: Sequence[SplitRange], share: float) -> int:
 def next_offset(start: StreamOffset, what: Available, ends: Mapping[Key, int]) -> StreamOffset:
     """The offset at `ends`; `start` itself when that is the same place, since Spark then has nothing to
     do."""
-    reached = StreamOffset(
-        what.ids, dict(ends), {key: what.begins[key] for key in what.new if key in what.begins}
+    begins = {key: what.begins[key] for key in what.new if key in what.begins}
+    reached = StreamOffset(what.ids, dict(ends), begins)
+    if reached.is_at(start):
+        return start
+    if what.cut is None:
+        return reached
+    before = {key: _left_out_before(start, what, key) for key in what.begins}
+    parts = what.cut.partitions
+    return replace(
+        reached,
+        cut=(what.cut.cut_id, what.cut.taken_ms),
+        undecided={
+            key: left_out_at(parts[key], before[key], what.begins[key]) if key in parts else before[key]
+            for key in what.begins
+        },
+        begins_undecided={key: before[key] for key in begins if before[key]},
     )
-    return start if reached.is_at(start) else reached
+
+
+def _left_out_before(start: StreamOffset, what: Available, key: Key) -> Mapping[int, int]:
+    """What is still to come below where the partition goes on; nothing where it does not go on as it was."""
+    goes_on = what.begins[key] == start.positions.get(key) and (what.ids.get(key[0]) == start.ids.get(key[0]))
+    return start.undecided.get(key, {}) if goes_on else {}
+
+
+def left_out_at(part: CutPartition, before: Mapping[int, int], begin: int) -> dict[int, int]:
+    """What a micro-batch from `begin` to the end of the cut leaves out, by producer id the first offset that
+    is still to be read.
+
+    A transaction that began below `begin` and was not left out before has been read up to there: a query may
+    begin in its middle, or go on where one without cuts has ended."""
+    firsts = {
+        producer_id: before[producer_id] if first < begin and producer_id in before else max(first, begin)
+        for producer_id, first in part.undecided.items()
+    }
+    return {producer_id: first for producer_id, first in firsts.items() if first < part.end}
+
+
+def late_ranges(start: StreamOffset, end: StreamOffset) -> dict[Key, tuple[int, int, AtCut]]:
+    """What the micro-batch between the two reads below where it goes on: [first, last) of a partition, and
+    the transactions whose records it shows of that."""
+    found: dict[Key, tuple[int, int, AtCut]] = {}
+    if end.initial:
+        return found
+    for key in sorted(end.positions):
+        if key in end.begins:
+            upto, before = end.begins[key], end.begins_undecided.get(key, {})
+        else:
+            upto, before = start.positions.get(key, 0), start.undecided.get(key, {})
+        decided: tuple[Transaction, ...] = decided_since(before, upto, end.undecided.get(key, {}))
+        if decided:
+            found[key] = min(first for _, first in decided), upto, AtCut(decided, only=True)
+    return found
+
+
+def filter_at(end: StreamOffset, key: Key, last: int) -> AtCut:
+    """What the micro-batch that ends here filters by, above where it goes on."""
+    undecided = end.undecided.get(key, {}).items()
+    return AtCut(tuple(sorted(entry for entry in undecided if entry[1] < last)))
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> dict[Key, tuple[int, int]]:

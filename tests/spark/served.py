@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import grpc
+import grpc.aio
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
 from tidegate.node.data.data_service import DataService
 from tidegate.node.serving.batch_threads import BatchThreads
@@ -144,6 +145,8 @@ class ServedCluster:
         self.nodes: dict[int, Node] = {}
         self.limits: dict[tuple[QuotaEntity, QuotaKind], float] = {}
         """Client quotas."""
+        self.add_services: Callable[[grpc.aio.Server], None] = lambda server: None
+        """More of them, on each node."""
         self._directory = directory
         self._count = nodes
         self._configs = {
@@ -213,6 +216,7 @@ class ServedCluster:
         server = grpc_server(interceptors=[guard])
         guard.add_to_server(server)
         data_pb2_grpc.add_DataServicer_to_server(service, server)
+        self.add_services(server)
         port = bind_grpc(server, "127.0.0.1", 0, self._credentials)
         await server.start()
         self.nodes[number] = Node(directory, commit, replicas, service, threads, server, port)
@@ -258,6 +262,17 @@ class ServedCluster:
     async def _fill(self, number: int, topic: str, topic_id: UUID, partition: int, steps: list[Step]) -> None:
         replicas = self.nodes[number].replicas
         replicas.apply([self._assignment(topic, topic_id, partition, number, leader=number, leader_epoch=1)])
+        await self._append_steps(replicas, topic, partition, steps, 1)
+
+    def extend(self, topic: str, partition: int, steps: list[Step]) -> None:
+        """More steps, at the leader only."""
+        state = self.metadata.topics[topic].partitions[partition]
+        replicas = self.nodes[state.leader].replicas
+        self.run(self._append_steps(replicas, topic, partition, steps, state.leader_epoch))
+
+    async def _append_steps(
+        self, replicas: ReplicaManager, topic: str, partition: int, steps: list[Step], leader_epoch: int
+    ) -> None:
         replica = replicas.replica(topic, partition)
         for step in steps:
             guard = None
@@ -272,7 +287,8 @@ class ServedCluster:
             origin = AppendOrigin.CLIENT if step.ends is None else AppendOrigin.COORDINATOR
             replicas.append_now(topic, partition, bytearray(step.data), origin=origin, guard=guard)
         end = replica.log.log_end_offset
-        assert await replicas.wait_committed(topic, partition, 1, end, 10_000) is ErrorCode.NONE
+        done = await replicas.wait_committed(topic, partition, leader_epoch, end, 10_000)
+        assert done is ErrorCode.NONE
 
     def move(self, topic: str, partition: int, leader: int, *, topic_id: UUID = TOPIC_ID) -> None:
         """Makes `leader` lead in the next epoch, and all others lead no more."""

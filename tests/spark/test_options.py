@@ -4,6 +4,7 @@ remedy."""
 from __future__ import annotations
 
 import pytest
+from tidegate.spark.cuts.cut import Cut, CutPartition, CutTopic
 from tidegate.spark.options import (
     EARLIEST,
     LATEST,
@@ -136,6 +137,56 @@ def test_what_cannot_be_meant_is_refused_with_a_remedy(given: dict[str, str], me
         parse_options(given)
 
 
+# ---- cuts --------------------------------------------------------------------------------------------------
+
+CUT = Cut({"flights": CutTopic(b"f" * 16, {0: CutPartition(0, 23, {4711: 17})})}, "c", 1)
+
+
+def test_a_read_at_a_cut_names_it_or_takes_one() -> None:
+    given = parse(cut=CUT.to_json())
+    assert (given.cut, given.takes_cut, given.read_committed, given.reads_at_cut) == (CUT, False, False, True)
+    assert parse(cut="month-end").cut == "month-end"
+    assert parse_options({"bootstrap": "a:1", "cut": "month-end"}).selection == Topics(())
+    taken = parse(consistency="CUT")
+    assert (taken.cut, taken.takes_cut, taken.read_committed, taken.reads_at_cut) == (None, True, False, True)
+    assert not parse().reads_at_cut
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"consistency": "cut", "cut": "c"}, "'cut' and 'consistency' both say which cut"),
+        ({"consistency": "snapshot"}, "consistency 'snapshot' must be cut"),
+        ({"cut": "two words"}, "neither the name of a pinned cut nor the JSON"),
+        ({"cut": ""}, "neither the name of a pinned cut nor the JSON"),
+        ({"cut": '{"version": 9}'}, "cut: it has version 9"),
+        (
+            {"cut": "c", "endingOffsets": "latest"},
+            "'endingOffsets' and 'cut' both say where each partition ends",
+        ),
+        ({"cut": "c", "endingTimestamp": "5"}, "'endingTimestamp' and 'cut' both"),
+        ({"cut": "c", "isolation": "read_committed"}, "'isolation' and 'cut' both say which transactions"),
+        (
+            {"consistency": "cut", "kafka.isolation.level": "read_committed"},
+            "'isolation' and 'consistency' both",
+        ),
+        (
+            {"consistency": "cut", "endingOffsetsByTimestamp": "{}"},
+            "'endingOffsetsByTimestamp' and 'consistency'",
+        ),
+        ({"consistency": "cut", "subscribe": ""}, "names no topic"),
+    ],
+)
+def test_what_a_cut_says_no_other_option_says(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_options({**BASE, **given})
+
+
+def test_a_new_cut_needs_topics() -> None:
+    with pytest.raises(OptionError, match="exactly one of"):
+        parse_options({"bootstrap": "a:1", "consistency": "cut"})
+
+
 # ---- streams -----------------------------------------------------------------------------------------------
 
 
@@ -190,6 +241,10 @@ def test_a_batch_read_has_no_triggers_and_says_so() -> None:
     ("given", "message"),
     [
         ({"endingOffsets": "latest"}, "'endingOffsets' belongs to a batch read.*availableNow"),
+        ({"cut": "c"}, "'cut' belongs to a batch read.*consistency=cut"),
+        ({"consistency": "cut", "isolation": "read_committed"}, "'isolation' and 'consistency' both"),
+        ({"consistency": "cut", "maxOffsetsPerTrigger": "9"}, "'maxOffsetsPerTrigger' does not go with"),
+        ({"consistency": "cut", "maxBytesPerTrigger": "9m"}, "'maxBytesPerTrigger' does not go with"),
         ({"endingTimestamp": "1"}, "'endingTimestamp' belongs to a batch read"),
         ({"endingOffsetsByTimestamp": "{}"}, "'endingOffsetsByTimestamp' belongs to a batch read"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger '0' must be a whole number of at least 1"),

@@ -44,7 +44,7 @@ def test_a_checkpoint_of_the_official_connector_is_understood() -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"version": 2, "topics": {}}, "version 2, and this source knows version 1"),
+        ({"version": 3, "topics": {}}, "version 3, and this source knows versions 1 and 2"),
         ({"version": 1}, "no offset of this source"),
         ({"version": 1, "topics": {"t": 5}}, "no offset of this source"),
         ({"version": 1, "topics": {"t": {"id": "x", "offsets": {}}}}, "no offset of this source"),

@@ -1,0 +1,176 @@
+"""Micro-batches that end at cuts: each committed record is in exactly one, the first whose cut has its
+transaction (docs/semantics.md X12)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidegate.spark.cuts.cut import Cut
+from tidegate.spark.options import parse_stream_options
+from tidegate.spark.planning import limits_at_cut
+from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_json, to_json
+from tidegate.spark.streaming.triggers import (
+    Seen,
+    available,
+    filter_at,
+    late_ranges,
+    next_offset,
+    ranges,
+)
+
+from .histories import TOPIC, TOPIC_ID, History
+
+OPTIONS = parse_stream_options(
+    {"bootstrap": "localhost:1", "subscribe": TOPIC, "consistency": "cut", "startingOffsets": "earliest"}
+).read
+IDS = {TOPIC: TOPIC_ID}
+
+Records = list[tuple[int, int]]
+seeds = st.integers(0, 1 << 32)
+rounds = st.lists(st.integers(1, 25), min_size=1, max_size=8)
+
+
+def initial(history: History, *, at: dict[int, int] | None = None) -> StreamOffset:
+    """`at`: offsets to begin at; without, the latest ones."""
+    cut = history.cut()
+    undecided = {key: part.undecided for key, part in cut.partitions.items()} if at is None else {}
+    positions = {key: part.end if at is None else at.get(key[1], 0) for key, part in cut.partitions.items()}
+    return StreamOffset(IDS, positions, initial=True, cut=("begin", 1), undecided=undecided)
+
+
+def step(start: StreamOffset, cut: Cut) -> StreamOffset:
+    seen = Seen(IDS, {key: limits_at_cut(part) for key, part in cut.partitions.items()}, cut)
+    what = available(start, seen, OPTIONS)
+    return through_json(next_offset(start, what, what.ends))
+
+
+def through_json(offset: StreamOffset) -> StreamOffset:
+    tree = to_json(offset)
+    again = from_json(json.loads(json.dumps(tree)))
+    assert to_json(again) == tree
+    return again
+
+
+def rows(history: History, start: StreamOffset, end: StreamOffset) -> Records:
+    """What the tasks of the micro-batch read now, each row as often as it comes."""
+    found: Records = []
+    for key, (first, last) in ranges(start, end).items():
+        found += [
+            (key[1], offset) for offset in history.logs[key[1]].read(first, last, filter_at(end, key, last))
+        ]
+    for key, (first, last, only) in late_ranges(start, end).items():
+        found += [(key[1], offset) for offset in history.logs[key[1]].read(first, last, only)]
+    return sorted(found)
+
+
+@settings(max_examples=300, deadline=None)
+@given(seeds, rounds, st.integers(0, 40), st.booleans())
+def test_each_record_is_in_exactly_the_first_micro_batch_whose_cut_has_it(
+    seed: int, counts: list[int], before: int, from_latest: bool
+) -> None:
+    history = History(seed)
+    history.steps(before)
+    start = through_json(initial(history, at=None if from_latest else {}))
+    delivered = history.inside(history.cut()) if from_latest else set()
+    batches: list[tuple[StreamOffset, StreamOffset, Records]] = []
+    for count in counts:
+        history.steps(count)
+        cut = history.cut()
+        end = step(start, cut)
+        if end.positions == start.positions:
+            continue
+        wanted = sorted(history.inside(cut) - delivered)
+        assert rows(history, start, end) == wanted
+        delivered |= set(wanted)
+        batches.append((start, end, wanted))
+        start = end
+    # A micro-batch that is run again, however late, reads the same: the first one also from another begin.
+    later = initial(history, at=None if from_latest else {})
+    for number, (begin, end, wanted) in enumerate(batches):
+        assert rows(history, later if number == 0 else begin, end) == wanted
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds, rounds, st.dictionaries(st.integers(0, 1), st.integers(0, 20)))
+def test_a_query_that_begins_in_the_middle_of_transactions_reads_their_rest(
+    seed: int, counts: list[int], at: dict[int, int]
+) -> None:
+    """The offsets where it begins are the user's, so what lies below is not read."""
+    history = History(seed)
+    history.steps(30)
+    at = {number: min(offset, history.cut().partitions[TOPIC, number].end) for number, offset in at.items()}
+    start, delivered = initial(history, at=at), set[tuple[int, int]]()
+    for count in counts:
+        history.steps(count)
+        cut = history.cut()
+        end = step(start, cut)
+        if end.positions == start.positions:
+            continue
+        found = rows(history, start, end)
+        assert len(found) == len(set(found))
+        assert not delivered & set(found)
+        delivered |= set(found)
+        assert delivered == {pair for pair in history.inside(cut) if pair[1] >= at.get(pair[0], 0)}
+        start = end
+
+
+def test_ablation_without_the_ranges_below_records_are_lost() -> None:
+    """The ablation: the property above notices a stream that only goes on."""
+    lost = 0
+    for seed in range(40):
+        history = History(seed)
+        history.steps(20)
+        middle = step(initial(history, at={}), history.cut())
+        in_middle = history.inside(history.cut())
+        history.steps(40)
+        end = step(middle, history.cut())
+        wanted = sorted(history.inside(history.cut()) - in_middle)
+        forgetful = replace(middle, undecided={})
+        assert rows(history, middle, end) == wanted
+        lost += rows(history, forgetful, end) != wanted
+    assert lost
+
+
+def test_the_checkpoint_says_what_is_left_to_read() -> None:
+    offset = StreamOffset(
+        IDS,
+        {(TOPIC, 0): 23, (TOPIC, 1): 5},
+        begins={(TOPIC, 1): 0},
+        cut=("c", 17),
+        undecided={(TOPIC, 0): {4711: 17}, (TOPIC, 1): {}},
+        begins_undecided={(TOPIC, 1): {9: 0}},
+    )
+    assert to_json(offset) == {
+        "version": 2,
+        "cut": {"id": "c", "takenMs": 17},
+        "topics": {
+            TOPIC: {
+                "id": "00000000-0000-0000-0000-000000000007",
+                "offsets": {"0": 23, "1": 5},
+                "begins": {"1": 0},
+                "undecided": {"0": {"4711": 17}},
+                "beginsUndecided": {"1": {"9": 0}},
+            }
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"version": 3, "topics": {}},
+        {"version": 2, "topics": {}},
+        {"version": 2, "cut": {"id": "c"}, "topics": {}},
+        {"version": 2, "cut": {"id": "c", "takenMs": 1}, "topics": {TOPIC: {"undecided": {"0": 5}}}},
+        {"version": 2, "cut": {"id": "c", "takenMs": 1}, "topics": {TOPIC: {"undecided": {"0": {"x": 5}}}}},
+        {"version": 2, "cut": {"id": "c", "takenMs": 1}, "topics": {TOPIC: {"undecided": {"x": {"1": 5}}}}},
+        {"version": 2, "cut": {"id": "c", "takenMs": 1}, "topics": {TOPIC: {"undecided": 7}}},
+    ],
+)
+def test_a_checkpoint_that_is_none_is_refused(tree: object) -> None:
+    with pytest.raises(OffsetError):
+        from_json(tree)
