@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..client.consuming.cut import Cut, CutError
 from .counting import count_committed
-from .cuts.cut import Cut, CutError
-from .cuts.taking import cut
+from .cuts import cut
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

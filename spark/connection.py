@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from ..client.consuming.visibility import AtCut
 from ..proto import data_pb2, data_pb2_grpc
 from ..runtime.clock import Clock, SystemClock
 from ..runtime.logs import get
@@ -34,7 +35,6 @@ from ..wire.errors import ErrorCode
 from .channels import Channels
 from .kafka_address import grpc_addresses
 from .retry import RetryBudget, StallWatchdog
-from .visibility import AtCut
 
 log = get(__name__)
 

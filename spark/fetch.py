@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from ..client.consuming.visibility import AtCut, VisibilityFilter
 from ..proto import data_pb2
 from ..runtime.logs import get
 from ..wire.errors import ErrorCode
 from ..wire.records import BatchHeader, validate_batch
 from .connection import DataClient, ReadError, StreamLost, require_at_cut
-from .visibility import AtCut, VisibilityFilter
 
 log = get(__name__)
 

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..client.consuming.cut import Cut, CutError
 from ..runtime.tls import TlsError
 from ..security.client_security import PROPERTIES, ClientSecurity, SecurityError, from_properties
-from .cuts.cut import Cut, CutError
 from .java_pattern import PatternError, compile_java_pattern
 
 BYTES_PER_PARTITION_DEFAULT = 64 << 20

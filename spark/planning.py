@@ -22,11 +22,12 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..client.consuming.cut import Cut, CutPartition
+from ..client.consuming.visibility import AtCut
 from ..runtime.logs import get
 from ..wire.errors import ErrorCode
 from .connection import DataClient, LeaderView, OffsetAnswer, ReadError, SplitRange, TopicView, offset_query
-from .cuts.cut import Cut, CutPartition
-from .cuts.taking import pinned_cut, take_cut
+from .cuts import pinned_cut, take_cut
 from .java_pattern import compile_java_pattern
 from .options import (
     EARLIEST,
@@ -43,7 +44,6 @@ from .options import (
     Selection,
     Topics,
 )
-from .visibility import AtCut
 
 log = get(__name__)
 

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from ...client.consuming.cut import Cut
 from ...runtime.clock import Clock, SystemClock
 from ...runtime.logs import get
 from ...wire.errors import ErrorCode
 from ..connection import DataClient, OffsetAnswer, ReadError, SplitRange, TopicView
-from ..cuts.cut import Cut
-from ..cuts.taking import take_cut
+from ..cuts import take_cut
 from ..options import LATEST, StreamOptions
 from ..planning import (
     PlannedRange,

@@ -24,13 +24,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from ...client.consuming.cut import Cut, CutPartition, decided_since
+from ...client.consuming.visibility import AtCut, Transaction
 from ...wire.errors import ErrorCode
 from ..connection import OffsetAnswer, ReadError, SplitRange, TopicView
-from ..cuts.cut import Cut, CutPartition, decided_since
 from ..java_pattern import compile_java_pattern
 from ..options import Partitions, Pattern, ReadOptions, Selection, StreamOptions, Topics
 from ..planning import end_of_visible, list_partitions
-from ..visibility import AtCut, Transaction
 from .offsets import Key, OffsetError, StreamOffset
 
 

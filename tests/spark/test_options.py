@@ -4,7 +4,7 @@ remedy."""
 from __future__ import annotations
 
 import pytest
-from tidegate.spark.cuts.cut import Cut, CutPartition, CutTopic
+from tidegate.client.consuming.cut import Cut, CutPartition, CutTopic
 from tidegate.spark.options import (
     EARLIEST,
     LATEST,

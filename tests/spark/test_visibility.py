@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.spark.visibility import VisibilityFilter
+from tidegate.client.consuming.visibility import VisibilityFilter
 from tidegate.wire.records import (
     BatchHeader,
     ControlType,

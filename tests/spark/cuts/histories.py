@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from tidegate.spark.cuts.cut import Cut, CutPartition, CutTopic
-from tidegate.spark.visibility import AtCut, VisibilityFilter
+from tidegate.client.consuming.cut import Cut, CutPartition, CutTopic
+from tidegate.client.consuming.visibility import AtCut, VisibilityFilter
 from tidegate.wire.records import (
     BatchHeader,
     ControlType,

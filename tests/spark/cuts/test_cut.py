@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.spark.cuts.cut import Cut, CutError, CutPartition, CutTopic, Order
-from tidegate.spark.visibility import AtCut, VisibilityFilter
+from tidegate.client.consuming.cut import Cut, CutError, CutPartition, CutTopic, Order
+from tidegate.client.consuming.visibility import AtCut, VisibilityFilter
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
 
 from .histories import TOPIC, TOPIC_ID, History

@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tidegate.client.consuming.cut import Cut, Order
 from tidegate.spark.connection import DataClient, ReadError
 from tidegate.spark.counting import count_range
-from tidegate.spark.cuts.cut import Cut, Order
-from tidegate.spark.cuts.taking import cut as take
+from tidegate.spark.cuts import cut as take
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.spark.options import OptionError, ReadOptions, parse_options, parse_stream_options
 from tidegate.spark.planning import PlannedRange, plan

@@ -8,15 +8,15 @@ from random import Random
 
 import grpc
 import pytest
+from tidegate.client.consuming.cut import CutPartition
+from tidegate.client.consuming.visibility import AtCut
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.runtime.network import grpc_channel_blocking
 from tidegate.spark import connection
 from tidegate.spark.connection import DataClient, ReadError
 from tidegate.spark.counting import count_range
-from tidegate.spark.cuts.cut import CutPartition
 from tidegate.spark.fetch import RangeRequest, fetch_range
-from tidegate.spark.visibility import AtCut
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import ControlType, decode_batch
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.spark.cuts.cut import Cut
+from tidegate.client.consuming.cut import Cut
 from tidegate.spark.options import parse_stream_options
 from tidegate.spark.planning import limits_at_cut
 from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_json, to_json

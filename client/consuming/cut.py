@@ -24,7 +24,7 @@ from typing import Final, NoReturn
 from uuid import UUID
 
 from ...proto import cuts_pb2
-from ..visibility import AtCut, Transaction
+from .visibility import AtCut, Transaction
 
 VERSION: Final = 1
 DIGITS_MAX: Final = 20

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..wire.records import BatchHeader, ControlType, decode_marker
+from ...wire.records import BatchHeader, ControlType, decode_marker
 
 Transaction = tuple[int, int]  # producer id, first offset
 

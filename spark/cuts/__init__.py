@@ -1,2 +1,0 @@
-"""Transaction-consistent cuts, as readers use them: a cut as a value, where it comes from, and what it
-shows."""
