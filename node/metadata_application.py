@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
-from uuid import UUID
 
 from ..controller.state.cluster_state import ClusterState
 from ..controller.state.features import check_known
 from ..controller.state.model import ApplyResult, TopicState
-from ..controller.state.pinned_cuts import PinnedCuts
 from ..replication.manager import ReplicaManager
 from ..replication.partition.assignment import Assignment
 from ..runtime import logs
 from ..runtime.clock import Clock
 from ..storage.folders.data_folders import DataFolders
-from ..storage.log.pins import Pin
 from ..wire.errors import KafkaError
 from .cluster.cluster_view import ClusterView
 from .coordinators.group_coordination import GroupCoordination
+from .cuts.pins import pins_of, report
 from .lifecycle.broker_lifecycle import BrokerLifecycle
 from .settings.run_time_settings import InheritedSettings, RunTimeSettings
 
@@ -32,16 +30,6 @@ log = logs.get(__name__)
 # The pauses between attempts to open replicas that failed to open (a full disk); each is twice the last one.
 OPEN_PAUSE_FIRST_S: Final = 2.0
 OPEN_PAUSE_MAX_S: Final = 300.0
-
-
-def pins_of(cuts: PinnedCuts, topic_id: UUID, partition: int) -> tuple[Pin, ...]:
-    """What the pinned cuts keep of one partition; an empty range keeps nothing."""
-    found = ((each.name, each.partition(topic_id, partition)) for each in cuts.values())
-    return tuple(
-        Pin(name, kept.start, kept.end, kept.settled_end)
-        for name, kept in found
-        if kept is not None and kept.start < kept.end
-    )
 
 
 def _raise(error: BaseException) -> None:
@@ -77,6 +65,7 @@ class MetadataApplication:
         self._on_brokers_changed = on_brokers_changed
         self._on_settings = on_settings
         self._inherited = InheritedSettings(self._apply_again, clock.monotonic, on_failure)
+        self._reports: dict[str, str] = {}
         self._unopened: set[tuple[str, int]] = set()
         self._open_pause_s = OPEN_PAUSE_FIRST_S
         self._open_again_at_s = 0.0
@@ -123,6 +112,8 @@ class MetadataApplication:
             self._replicas.apply(self._assignments(state, sorted(changed)))
         if result.changed_brokers:
             self._replicas.brokers_changed(result.changed_brokers)
+        if any(not each.is_confirmed for each in state.pinned_cuts.values()):
+            self._lifecycle.heartbeat_soon()
 
     def stop(self) -> None:
         """Stops applying inherited settings to replicas."""
@@ -199,6 +190,22 @@ class MetadataApplication:
                 topic_id = topic.topic_id  # a log without identity: the topic that has its name now
             if topic_id is not None:
                 found.add((topic_id.bytes, partition))
+        return found
+
+    def pin_reports(self) -> dict[str, str]:
+        """Pin id -> what this node has lost of what the pin names, or nothing: of the unconfirmed pins that
+        it can judge.  A log that keeps it once keeps it as long as the pin stands."""
+        state, found = self._cluster.state, dict[str, str]()
+        for cut in state.pinned_cuts.values():
+            if cut.is_confirmed:
+                continue
+            lost = self._reports.get(cut.pin_id)
+            if lost is None:
+                is_known, lost = report(state, self._cluster.node_id, cut, self._replicas.hosted.get)
+                if not is_known:
+                    continue
+            found[cut.pin_id] = lost
+        self._reports = found
         return found
 
     def _is_open(self, topic: str, partition: int) -> bool:

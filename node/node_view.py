@@ -30,6 +30,8 @@ def node_view(
         ),
         markers_abandoned=broker.transactions.markers_abandoned,
         jobs=broker.transactions.jobs(),
+        pinned_cuts=len(broker.cluster.state.pinned_cuts),
+        pinned_bytes=sum(replica.log.pinned_bytes for replica in broker.replicas.hosted),
         controller_active=controller_active,
         metadata_index=broker.cluster.metadata_index,
         ready=ready,

@@ -29,10 +29,12 @@ from . import group_admin, operations, topic_admin, transaction_admin
 from .descriptions import (
     ClusterDescription,
     ConfigEntry,
+    CutListing,
     GroupListing,
     JobDescription,
     JobListing,
     NewTopic,
+    PinnedCut,
     ProducerDescription,
     TopicDescription,
     TransactionDescription,
@@ -268,6 +270,32 @@ class Admin:
         from . import job_admin  # gRPC is loaded for these alone
 
         return await job_admin.abort_job(self._cluster, sink, batch, self._timeout_s)
+
+    # ---- pinned cuts ---------------------------------------------------------------------------------------
+
+    async def pin_cut(self, name: str, topics: Sequence[str], *, retention_ms: int) -> PinnedCut:
+        """Takes a transaction-consistent cut of these topics and keeps what it reads for so long."""
+        from . import cut_admin  # gRPC is loaded for these alone
+
+        return await cut_admin.pin_cut(self._cluster, name, topics, retention_ms, self._timeout_s)
+
+    async def describe_cut(self, name: str) -> PinnedCut:
+        """Raises RequestError when no cut is pinned under the name."""
+        from . import cut_admin  # gRPC is loaded for these alone
+
+        return await cut_admin.describe_cut(self._cluster, name, self._timeout_s)
+
+    async def list_cuts(self) -> list[CutListing]:
+        """The pinned cuts, by name."""
+        from . import cut_admin  # gRPC is loaded for these alone
+
+        return await cut_admin.list_cuts(self._cluster, self._timeout_s)
+
+    async def unpin_cut(self, name: str) -> bool:
+        """Lets go of what the cut reads; False when no cut was pinned under the name."""
+        from . import cut_admin  # gRPC is loaded for these alone
+
+        return await cut_admin.unpin_cut(self._cluster, name, self._timeout_s)
 
     # ---- cluster and offsets -------------------------------------------------------------------------------
 

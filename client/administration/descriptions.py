@@ -75,6 +75,43 @@ class JobListing:
 
 
 @dataclass(frozen=True, slots=True)
+class CutListing:
+    """An entry of the list of pinned cuts.  A cut cannot be read before its pin is confirmed, nor when a
+    topic of it was deleted."""
+
+    name: str
+    topics: tuple[str, ...]
+    partitions: int
+    taken_ms: int
+    pinned_ms: int
+    expires_ms: int
+    is_confirmed: bool
+    deleted_topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CutRange:
+    """[start, end) of a partition, without the transactions (producer id, first offset) that were
+    undecided."""
+
+    start: int
+    end: int
+    undecided: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedCut:
+    """A cut that is kept under its name; ranges by (topic, partition)."""
+
+    name: str
+    ranges: Mapping[tuple[str, int], CutRange]
+    taken_ms: int
+    pinned_ms: int
+    expires_ms: int
+    deleted_topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JobAttempt:
     """An attempt that has not ended, with the partitions of its transaction by topic."""
 

@@ -4,30 +4,18 @@ methods of `Admin` of the same names."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import grpc
-import grpc.aio
-
-from ...processes.local_ports import grpc_client
 from ...proto import jobs_pb2 as pb
 from ...proto import jobs_pb2_grpc
-from ...runtime.listeners import parse_listener
-from ...wire.api import ApiKey
-from ...wire.errors import ErrorCode
-from ..connecting.cluster import Backoff, Cluster, CoordinatorKind, require_none
-from ..connecting.errors import ConnectionFailed, RequestError
+from ..connecting.cluster import Backoff, Cluster, CoordinatorKind
+from ..connecting.errors import ConnectionFailed
 from .descriptions import JobAttempt, JobDescription, JobListing
+from .grpc_calls import ask_node
 from .transaction_admin import JOB_PREFIX
-
-Reply = TypeVar("Reply")
 
 STATES: Final = {"open": pb.OPEN, "committed": pb.COMMITTED, "aborted": pb.ABORTED}
 _NAMES: Final = {number: name for name, number in STATES.items()}
-_ERROR_KEY: Final = "tidegate-error-bin"
-_BROKER: Final = 4
-_NAME_SETTING: Final = "grpc.listener.name"
-_LISTENER_SETTINGS: Final = ("advertised.listeners", "listeners")
 
 
 async def list_jobs(
@@ -89,37 +77,10 @@ async def _ask_coordinator(cluster: Cluster, sink: str, timeout_s: float, call: 
 
 
 async def _ask(cluster: Cluster, node_id: int, timeout_s: float, call: Callable[..., Any]) -> Any:
-    """Raises ConnectionFailed for what may pass, and what the node answers else."""
-    address = await _grpc_address(cluster, node_id)
-    try:
-        async with grpc_client(address, cluster.security, timeout_s) as (channel, shown):
-            return await call(jobs_pb2_grpc.JobsStub(channel), timeout=timeout_s, metadata=shown)
-    except grpc.aio.AioRpcError as failure:
-        detail = dict(failure.trailing_metadata() or ()).get(_ERROR_KEY)
-        if not isinstance(detail, bytes):
-            raise ConnectionFailed(
-                ErrorCode.NETWORK_EXCEPTION, f"{address}: {failure.details()}"
-            ) from failure
-        error = pb.JobError.FromString(detail)
-        code = ErrorCode.from_wire(error.error_code)
-        if code.retriable:
-            raise ConnectionFailed(code, error.message) from failure
-        raise RequestError(code, error.message) from failure
-
-
-async def _grpc_address(cluster: Cluster, node_id: int) -> str:
-    resource = {
-        "resource_type": _BROKER,
-        "resource_name": str(node_id),
-        "configuration_keys": [_NAME_SETTING, *_LISTENER_SETTINGS],
-    }
-    answer = await cluster.ask(node_id, ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]})
-    (result,) = answer.results
-    require_none(ErrorCode.from_wire(int(result.error_code)), f"listeners of node {node_id}")
-    values = {str(entry.name): entry.value or "" for entry in result.configs}
-    for setting in _LISTENER_SETTINGS:
-        for entry in filter(None, values.get(setting, "").split(",")):
-            listener = parse_listener(entry.strip())
-            if listener.name == values.get(_NAME_SETTING, "").upper():
-                return listener.address
-    raise ConnectionFailed(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} names no gRPC listener")
+    return await ask_node(
+        cluster,
+        node_id,
+        timeout_s,
+        pb.JobError.FromString,
+        lambda channel, **how: call(jobs_pb2_grpc.JobsStub(channel), **how),
+    )

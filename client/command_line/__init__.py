@@ -21,6 +21,7 @@ from ... import __version__
 from .brokers import brokers, features
 from .certs import certs, users
 from .cluster import cluster, dev
+from .cuts import cuts
 from .jobs import jobs
 from .listing import groups, status, topics
 from .output import complain
@@ -72,6 +73,7 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app.add_typer(groups, name="groups")
     app.add_typer(txns, name="txns")
     app.add_typer(jobs, name="jobs")
+    app.add_typer(cuts, name="cuts")
     app.add_typer(partitions, name="partitions")
     app.add_typer(brokers, name="brokers")
     app.add_typer(features, name="features")

@@ -1,5 +1,8 @@
 """What a request makes of pinned cuts, and which of them have expired.  Pure.
 
+A pin is confirmed when every broker with a replica of what it names has reported, in its heartbeats, that
+each of its logs keeps it (docs/semantics.md C16).
+
 Times are the active controller's, so that all nodes agree about the end of a pin: an entry of the log ends
 it.
 """
@@ -15,8 +18,16 @@ from ...wire.errors import ErrorCode, KafkaError
 from ..state.cluster_state import ClusterState
 from ..state.features import require_level
 from ..state.model import PINNED_CUTS_LEVEL
-from ..state.pinned_cuts import PINNED_CUT_BYTES_MAX, PINNED_CUTS_MAX, too_large, with_pin_id
+from ..state.pinned_cuts import (
+    PINNED_CUT_BYTES_MAX,
+    PINNED_CUTS_MAX,
+    PinnedCut,
+    decode_cut,
+    too_large,
+    with_pin_id,
+)
 from .plan import Plan
+from .sessions import BrokerSessions
 
 UNCONFIRMED_MS: Final = 60_000
 """How long a pin stays without a confirmation: longer than a node waits for it."""
@@ -31,6 +42,7 @@ class PinPlan(Plan):
 
 def plan_pinned_cut(
     state: ClusterState,
+    sessions: BrokerSessions,
     request: rpc.ChangePinnedCutRequest,
     retention_ms_max: int,
     now_ms: int,
@@ -59,7 +71,7 @@ def plan_pinned_cut(
         if kind == "pin":
             change = pb.ChangePinnedCuts(pin=[_pinned(state, request.pin, now_ms)])
         else:
-            change = pb.ChangePinnedCuts(confirm=[_confirmed(state, pin_id, request.retention_ms)])
+            change = pb.ChangePinnedCuts(confirm=[_confirmed(state, sessions, pin_id, request.retention_ms)])
     plan.operations.append(pb.Operation(change_pinned_cuts=change))
     return plan
 
@@ -92,6 +104,10 @@ def _pinned(state: ClusterState, wanted: pb.PinnedCutRecord, now_ms: int) -> pb.
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic.name} has no partition {unknown[0]}"
             )
+    try:
+        decode_cut(wanted)
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is no cut: {error}") from error
     record = pb.PinnedCutRecord()
     record.CopyFrom(wanted)
     record.pinned_ms, record.expires_at_ms, record.is_confirmed = now_ms, now_ms + UNCONFIRMED_MS, False
@@ -100,8 +116,40 @@ def _pinned(state: ClusterState, wanted: pb.PinnedCutRecord, now_ms: int) -> pb.
     return record
 
 
-def _confirmed(state: ClusterState, pin_id: str, retention_ms: int) -> pb.PinConfirmation:
+def _confirmed(
+    state: ClusterState, sessions: BrokerSessions, pin_id: str, retention_ms: int
+) -> pb.PinConfirmation:
     found = with_pin_id(state.pinned_cuts, pin_id)
     if found is None:
         raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "the pin has gone before it was confirmed")
+    if not found.is_confirmed:
+        _require_kept(state, sessions, found)
     return pb.PinConfirmation(pin_id=pin_id, expires_at_ms=found.pinned_ms + retention_ms)
+
+
+def nodes_to_confirm(state: ClusterState, cut: PinnedCut) -> set[int]:
+    """Every broker that has a replica of what the cut names.  Raises UNKNOWN_TOPIC_ID."""
+    found: set[int] = set()
+    for topic in cut.topics:
+        present = state.topic_by_id(topic.topic_id)
+        if present is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"topic {topic.name} was deleted meanwhile")
+        for number in topic.partitions:
+            found.update(present.partitions[number].replicas)
+    return found
+
+
+def _require_kept(state: ClusterState, sessions: BrokerSessions, cut: PinnedCut) -> None:
+    """Raises OFFSET_OUT_OF_RANGE when a replica has lost something, REQUEST_TIMED_OUT while one is
+    missing."""
+    missing = []
+    for node_id in sorted(nodes_to_confirm(state, cut)):
+        session = sessions.by_id.get(node_id)
+        lost = None if session is None else session.pins.get(cut.pin_id)
+        if lost:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"broker {node_id}: {lost}")
+        if lost is None:
+            missing.append(node_id)
+    if missing:
+        message = f"brokers {missing} have not reported that their replicas keep the cut {cut.name!r}"
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message)

@@ -159,6 +159,7 @@ class ControllerPlanner:
         if request.number and request.number < session.heartbeat_number:
             return Plan()  # a later heartbeat came first: this one is out of date
         session.heartbeat_number = request.number
+        session.pins = {each.pin_id: each.lost for each in request.pins}
         reached_by = [(life.node_id, life.broker_epoch) for life in request.reached_by.lives]
         self.sessions.reachability.report(
             broker.node_id, broker.broker_epoch, reached_by if request.HasField("reached_by") else None

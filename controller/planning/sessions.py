@@ -18,7 +18,7 @@ A new broker epoch begins a new session.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..state.model import BrokerState
 from .reachability import Reachability
@@ -34,6 +34,7 @@ class Session:
     shutdown_index: int = 0  # the entry that moved its leaderships away; 0: not shutting down
     fencing: bool = False  # the fencing of the broker is planned, and perhaps not applied yet
     heartbeat_number: int = 0  # of the newest heartbeat
+    pins: dict[str, str] = field(default_factory=dict)  # pin id -> what is lost of it here; empty: nothing
 
 
 class BrokerSessions:

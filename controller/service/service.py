@@ -465,9 +465,10 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     async def ChangePinnedCut(
         self, request: rpc.ChangePinnedCutRequest, context: Any
     ) -> rpc.ChangePinnedCutReply:
-        def plan(_: ControllerPlanner) -> PinPlan:
+        def plan(planner: ControllerPlanner) -> PinPlan:
             return plan_pinned_cut(
                 self._ahead,
+                planner.sessions,
                 request,
                 self._config.cut_retention_ms_max,
                 self._clock.wall_ms(),

@@ -18,7 +18,7 @@ moved.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -85,15 +85,19 @@ class Leaderships(Protocol):
     def resume_leadership(self) -> None: ...
 
 
-class UnservedReplicas(Protocol):
-    """What heartbeats report, as (topic id, partition)."""
+class Reported(Protocol):
+    """What heartbeats report."""
 
     def offline_replicas(self) -> Iterable[Replica]:
-        """The replicas that this broker has and cannot serve."""
+        """The replicas that this broker has and cannot serve, as (topic id, partition)."""
         ...
 
     def damaged_replicas(self) -> Iterable[Replica]:
         """Those of them that have lost records."""
+        ...
+
+    def pin_reports(self) -> Mapping[str, str]:
+        """Pin id -> what is lost here of what the pin names."""
         ...
 
 
@@ -122,7 +126,7 @@ class BrokerLifecycle:
         self._applied_index = applied_index
         self._on_superseded = on_superseded
         self._leaderships: Leaderships
-        self._unserved: UnservedReplicas
+        self._reported: Reported
         self._reached_by = reached_by
         self.not_reached_by: tuple[int, ...] = ()
         """The running brokers that have not connected to this one yet, by the controller's newest answer."""
@@ -158,9 +162,9 @@ class BrokerLifecycle:
         self._lease.begin(reply.session_timeout_ms / 1000, self._clock.monotonic())
         return Registration(reply.broker_epoch, reply.cluster_id, reply.metadata_id)
 
-    def start(self, leaderships: Leaderships, unserved: UnservedReplicas) -> None:
+    def start(self, leaderships: Leaderships, reported: Reported) -> None:
         """After the registration: sends heartbeats.  Both parts are made after this one, and need it."""
-        self._leaderships, self._unserved = leaderships, unserved
+        self._leaderships, self._reported = leaderships, reported
         self._heartbeats = self._spawn(self._heartbeat_forever(), "heartbeats")
         self._watch_anew()
 
@@ -260,9 +264,10 @@ class BrokerLifecycle:
             broker_epoch=self.broker_epoch,
             applied_index=self._applied_index(),
             wants_shutdown=self._wants_shutdown,
-            offline_replicas=encode_replicas(self._unserved.offline_replicas(), pb.ReplicasOfTopic),
-            damaged_replicas=encode_replicas(self._unserved.damaged_replicas(), pb.ReplicasOfTopic),
+            offline_replicas=encode_replicas(self._reported.offline_replicas(), pb.ReplicasOfTopic),
+            damaged_replicas=encode_replicas(self._reported.damaged_replicas(), pb.ReplicasOfTopic),
             number=number,
+            pins=[pb.PinReport(pin_id=key, lost=lost) for key, lost in self._reported.pin_reports().items()],
         )
         if self._reached_by is not None:
             lives = [

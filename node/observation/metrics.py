@@ -70,6 +70,8 @@ class NodeView:
     move_copied_bytes: int = 0
     under_min_isr: int = 0
     jobs: JobsView = field(default_factory=JobsView)
+    pinned_cuts: int = 0
+    pinned_bytes: int = 0
     shards: list[ShardView] = field(default_factory=list)
 
 
@@ -165,6 +167,12 @@ class _StateCollector(Collector):
                 "under_min_isr_partitions",
                 "Partitions led here that refuse acks=all writes.",
                 view.under_min_isr,
+            ),
+            ("pinned_cuts", "Pinned cuts of the cluster.", view.pinned_cuts),
+            (
+                "pinned_bytes",
+                "Bytes of the segments here that hold what pinned cuts name.",
+                view.pinned_bytes,
             ),
             ("leader_partitions", "Partitions led here.", sum(p.is_leader for p in view.partitions)),
             ("partitions", "Partitions hosted here.", len(view.partitions)),

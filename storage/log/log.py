@@ -193,6 +193,16 @@ class Log:
         """Retention and DeleteRecords may raise the log start to this offset, and not above."""
         return min((self._high_watermark, *(pin.start for pin in self.pins)))
 
+    @property
+    def pinned_bytes(self) -> int:
+        """Of the segments that hold what pins name."""
+        ends = [(pin.start, pin.end) for pin in self.pins]
+        return sum(
+            each.size_bytes
+            for each in (self.local.segments if ends else ())
+            if any(start < each.next_offset and each.base_offset < end for start, end in ends)
+        )
+
     def pin_problem(self, pin: Pin) -> str | None:
         """Why a reader at the cut does not find here what was there when it was taken; None when it does:
         between that moment and the pin, nothing kept it."""

@@ -8,7 +8,13 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.controller.planning.pinned_cuts import UNCONFIRMED_MS, plan_expired_cuts, plan_pinned_cut
+from tidegate.controller.planning.pinned_cuts import (
+    UNCONFIRMED_MS,
+    PinPlan,
+    plan_expired_cuts,
+    plan_pinned_cut,
+)
+from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.state import pinned_cuts
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import PINNED_CUTS_LEVEL
@@ -18,6 +24,7 @@ from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .test_cluster_state import TOPIC_ID, Applier
+from .test_planner import PlannerCluster
 
 MAX_MS = 10_000
 
@@ -47,9 +54,22 @@ def applier() -> Applier:
     return applier
 
 
-def pin(state: ClusterState, wanted: pb.PinnedCutRecord, retention_ms: int = 1, now_ms: int = 5) -> Any:
-    request = rpc.ChangePinnedCutRequest(pin=wanted, retention_ms=retention_ms)
-    return plan_pinned_cut(state, request, MAX_MS, now_ms, applied_before=False)
+def planned(
+    state: ClusterState, request: rpc.ChangePinnedCutRequest, now_ms: int, reports: dict[int, str]
+) -> PinPlan:
+    """`reports`: of pin "a", by broker."""
+    sessions = BrokerSessions(state.brokers.values(), 0.0)
+    for node_id, lost in reports.items():
+        sessions.by_id[node_id].pins["a"] = lost
+    return plan_pinned_cut(state, sessions, request, MAX_MS, now_ms, applied_before=False)
+
+
+def pin(state: ClusterState, wanted: pb.PinnedCutRecord, retention_ms: int = 1, now_ms: int = 5) -> PinPlan:
+    return planned(state, rpc.ChangePinnedCutRequest(pin=wanted, retention_ms=retention_ms), now_ms, {})
+
+
+def confirm(state: ClusterState, reports: dict[int, str]) -> PinPlan:
+    return planned(state, rpc.ChangePinnedCutRequest(confirm="a", retention_ms=MAX_MS), 77, reports)
 
 
 def test_a_cut_is_pinned_confirmed_and_unpinned_and_names_its_partitions(applier: Applier) -> None:
@@ -153,8 +173,7 @@ def test_a_plan_begins_unconfirmed_by_the_clock_of_the_controller(applier: Appli
     plan = pin(applier.state, record(), retention_ms=MAX_MS, now_ms=5)
     assert applier(*plan.operations).ok
     assert applier.state.pinned_cuts["cut"].expires_at_ms == 5 + UNCONFIRMED_MS
-    request = rpc.ChangePinnedCutRequest(confirm="a", retention_ms=MAX_MS)
-    applier(*plan_pinned_cut(applier.state, request, MAX_MS, 77, applied_before=False).operations)
+    applier(*confirm(applier.state, {1: "", 2: "", 3: ""}).operations)
     assert applier.state.pinned_cuts["cut"].expires_at_ms == 5 + MAX_MS
     assert plan_expired_cuts(applier.state, 4 + MAX_MS).operations == []
     assert applier(*plan_expired_cuts(applier.state, 5 + MAX_MS).operations).ok
@@ -168,6 +187,7 @@ PLAN_REFUSED: dict[str, tuple[pb.PinnedCutRecord, int, ErrorCode]] = {
     "a partition that is not there": (record(partitions=3), 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     "a name that is taken": (record("taken", "b"), 1, ErrorCode.DUPLICATE_RESOURCE),
     "too large": (record(undecided=9999), 1, ErrorCode.POLICY_VIOLATION),
+    "no partition": (record(partitions=0), 1, ErrorCode.INVALID_REQUEST),
 }
 
 
@@ -186,8 +206,49 @@ def test_a_confirmation_of_a_pin_that_has_gone_and_a_request_for_nothing(applier
         (rpc.ChangePinnedCutRequest(retention_ms=1), ErrorCode.INVALID_REQUEST),
     ):
         with pytest.raises(KafkaError) as raised:
-            plan_pinned_cut(applier.state, request, MAX_MS, 1, applied_before=False)
+            planned(applier.state, request, 1, {})
         assert raised.value.code is error
+
+
+NOT_KEPT: dict[str, tuple[dict[int, str], ErrorCode]] = {
+    "no report": ({}, ErrorCode.REQUEST_TIMED_OUT),
+    "one is missing": ({1: "", 2: ""}, ErrorCode.REQUEST_TIMED_OUT),
+    "one has lost something": ({1: "", 2: "", 3: "t-0 starts at 7"}, ErrorCode.OFFSET_OUT_OF_RANGE),
+    "one is missing, one has lost something": ({3: "t-0 starts at 7"}, ErrorCode.OFFSET_OUT_OF_RANGE),
+}
+
+
+@pytest.mark.parametrize("case", NOT_KEPT)
+def test_a_pin_is_confirmed_when_every_broker_with_a_replica_keeps_it(applier: Applier, case: str) -> None:
+    applier.broker(4)
+    applier(operation(pin=[record()]))
+    reports, error = NOT_KEPT[case]
+    with pytest.raises(KafkaError) as raised:
+        confirm(applier.state, reports)
+    assert raised.value.code is error
+    assert "3" in raised.value.message
+    assert confirm(applier.state, {1: "", 2: "", 3: ""}).operations, "broker 4 has no replica"
+    applier(*confirm(applier.state, {1: "", 2: "", 3: ""}).operations)
+    assert confirm(applier.state, {}).operations, "it is confirmed already"
+
+
+def test_a_cut_of_a_topic_that_is_gone_is_not_confirmed(applier: Applier) -> None:
+    applier(operation(pin=[record()]), pb.Operation(delete_topic=pb.DeleteTopic(topic_id=TOPIC_ID.bytes)))
+    with pytest.raises(KafkaError) as raised:
+        confirm(applier.state, {1: "", 2: "", 3: ""})
+    assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_a_heartbeat_says_which_pins_its_broker_keeps() -> None:
+    controller = PlannerCluster()
+    controller.join(1)
+    session = controller.planner.sessions.by_id[1]
+    controller.beat(1, number=5, pins=[rpc.PinReport(pin_id="a"), rpc.PinReport(pin_id="b", lost="all")])
+    assert session.pins == {"a": "", "b": "all"}
+    controller.beat(1, number=4)
+    assert session.pins, "an earlier heartbeat that comes late says nothing new"
+    controller.beat(1, number=6)
+    assert session.pins == {}
 
 
 def test_below_its_level_no_cut_is_pinned(applier: Applier) -> None:

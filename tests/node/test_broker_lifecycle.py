@@ -79,6 +79,9 @@ class Watched:
 
     damaged_replicas = offline_replicas
 
+    def pin_reports(self) -> dict[str, str]:
+        return {}
+
     async def until(self, notices: str) -> None:
         await eventually(lambda: self.notices and self.notices[-1].startswith(notices))
 

@@ -87,7 +87,10 @@ class Node:
             topics_changed=lambda: setattr(self, "subscribed", self._sizes()),
             topics_deleted=lambda names: self.deleted.update(names),
         )
-        directory, lifecycle = SimpleNamespace(expect=list, topic_ids={}), SimpleNamespace(broker_epoch=0)
+        directory, lifecycle = (
+            SimpleNamespace(expect=list, topic_ids={}),
+            SimpleNamespace(broker_epoch=0, heartbeat_soon=int),
+        )
         parts: list[Any] = [lifecycle, replicas, directory, groups]
         self.application = MetadataApplication(
             cluster, RunTimeSettings(loaded()), *parts, clock=clock,  # type: ignore[misc]

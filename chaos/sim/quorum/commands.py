@@ -169,6 +169,7 @@ class Commands:
             offline_replicas=self._replicas(state) if self._random.random() < 0.2 else (),
             number=state.index,
             reached_by=rpc.ReachedBy(lives=lives),
+            pins=[rpc.PinReport(pin_id="p", lost="all")],
         )
         request.damaged_replicas.extend(request.offline_replicas[1:])
         planner.extend_session(request, 0.0)
@@ -306,7 +307,11 @@ class Commands:
             case _:
                 request.unpin = known
         now_ms = random.randrange(9)
-        return plan_pinned_cut(state, request, CUT_RETENTION_MS_MAX, now_ms, applied_before=False).operations
+        for node_id in state.brokers:  # all of them have reported in their heartbeats
+            planner.sessions.by_id[node_id].pins[known] = ""
+        return plan_pinned_cut(
+            state, planner.sessions, request, CUT_RETENTION_MS_MAX, now_ms, applied_before=False
+        ).operations
 
     def _cut(self, state: ClusterState) -> pb.PinnedCutRecord:
         random = self._random

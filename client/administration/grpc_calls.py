@@ -1,0 +1,72 @@
+"""Calls of the gRPC services of a node, found by its address on the Kafka listener."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import grpc
+import grpc.aio
+
+from ...processes.local_ports import grpc_client
+from ...runtime.listeners import parse_listener
+from ...wire.api import ApiKey
+from ...wire.errors import ErrorCode
+from ..connecting.cluster import Cluster, require_none
+from ..connecting.errors import ConnectionFailed, RequestError
+
+_ERROR_KEY: Final = "tidegate-error-bin"
+_BROKER: Final = 4
+_NAME_SETTING: Final = "grpc.listener.name"
+_LISTENER_SETTINGS: Final = ("advertised.listeners", "listeners")
+
+
+class ErrorMessage(Protocol):
+    """The message with which a service ends a call that fails: `JobError`, `CutError`."""
+
+    error_code: int
+    message: str
+
+
+async def ask_node(
+    cluster: Cluster,
+    node_id: int,
+    timeout_s: float,
+    error: Callable[[bytes], ErrorMessage],
+    call: Callable[..., Any],
+) -> Any:
+    """`call(channel, timeout=, metadata=)`.  Raises ConnectionFailed for what may pass, and what the node
+    answers else."""
+    address = await _grpc_address(cluster, node_id)
+    try:
+        async with grpc_client(address, cluster.security, timeout_s) as (channel, shown):
+            return await call(channel, timeout=timeout_s, metadata=shown)
+    except grpc.aio.AioRpcError as failure:
+        detail = dict(failure.trailing_metadata() or ()).get(_ERROR_KEY)
+        if not isinstance(detail, bytes):
+            raise ConnectionFailed(
+                ErrorCode.NETWORK_EXCEPTION, f"{address}: {failure.details()}"
+            ) from failure
+        answer = error(detail)
+        code = ErrorCode.from_wire(answer.error_code)
+        if code.retriable:
+            raise ConnectionFailed(code, answer.message) from failure
+        raise RequestError(code, answer.message) from failure
+
+
+async def _grpc_address(cluster: Cluster, node_id: int) -> str:
+    resource = {
+        "resource_type": _BROKER,
+        "resource_name": str(node_id),
+        "configuration_keys": [_NAME_SETTING, *_LISTENER_SETTINGS],
+    }
+    answer = await cluster.ask(node_id, ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]})
+    (result,) = answer.results
+    require_none(ErrorCode.from_wire(int(result.error_code)), f"listeners of node {node_id}")
+    values = {str(entry.name): entry.value or "" for entry in result.configs}
+    for setting in _LISTENER_SETTINGS:
+        for entry in filter(None, values.get(setting, "").split(",")):
+            listener = parse_listener(entry.strip())
+            if listener.name == values.get(_NAME_SETTING, "").upper():
+                return listener.address
+    raise ConnectionFailed(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node_id} names no gRPC listener")

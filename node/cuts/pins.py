@@ -1,0 +1,132 @@
+"""Pinned cuts at a broker: which log keeps what, what its heartbeats report of a pin, and the messages of
+clients (docs/semantics.md C14 to C16)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from ...controller.state.cluster_state import ClusterState
+from ...controller.state.model import topic_name_problem
+from ...controller.state.pinned_cuts import PinnedCut, PinnedCuts
+from ...proto import cuts_pb2 as pb
+from ...proto import metadata_pb2
+from ...replication.replica.replica import Replica, Role
+from ...storage.log.pins import Pin
+from ...wire.errors import ErrorCode, KafkaError
+
+FindReplica = Callable[[tuple[str, int]], Replica | None]
+
+
+def pins_of(cuts: PinnedCuts, topic_id: UUID, partition: int) -> tuple[Pin, ...]:
+    """What the pinned cuts keep of one partition; an empty range keeps nothing."""
+    found = ((each.name, each.partition(topic_id, partition)) for each in cuts.values())
+    return tuple(
+        Pin(name, kept.start, kept.end, kept.settled_end)
+        for name, kept in found
+        if kept is not None and kept.start < kept.end
+    )
+
+
+def report(state: ClusterState, node_id: int, cut: PinnedCut, find_replica: FindReplica) -> tuple[bool, str]:
+    """Whether this node can say if its replicas keep what the cut names, and what they have lost of it."""
+    for topic in cut.topics:
+        present = state.topic_by_id(topic.topic_id)
+        for number in () if present is None else topic.partitions:
+            assert present is not None
+            if node_id not in present.partitions[number].replicas:
+                continue
+            replica = find_replica((present.name, number))
+            if replica is None or replica.topic_id != topic.topic_id or replica.role is Role.OFFLINE:
+                return False, ""
+            for pin in pins_of({cut.name: cut}, topic.topic_id, number):
+                problem = replica.log.pin_problem(pin)
+                if problem is not None:
+                    return True, problem
+                if pin not in replica.log.pins or not replica.log.local.replacements.is_over:
+                    return False, ""
+    return True, ""
+
+
+def record_of(name: str, pin_id: str, cut: pb.Cut) -> metadata_pb2.PinnedCutRecord:
+    """As the metadata log is to hold it.  Raises INVALID_REQUEST for what is no name or no cut at all."""
+    problem = topic_name_problem(name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the name of a pinned cut is like a topic's: {problem}")
+    if not cut.topics or any(len(topic.topic_id) != 16 for topic in cut.topics):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a cut has topics, each with an id of 16 bytes")
+    return metadata_pb2.PinnedCutRecord(
+        name=name,
+        pin_id=pin_id,
+        cut_id=cut.cut_id,
+        taken_ms=cut.taken_ms,
+        topics=[
+            metadata_pb2.PinnedTopicRecord(
+                topic_id=topic.topic_id,
+                name=topic.name,
+                partitions=[
+                    metadata_pb2.PinnedPartitionRecord(
+                        partition=each.partition,
+                        start=each.start,
+                        end=each.end,
+                        undecided=[
+                            metadata_pb2.UndecidedRecord(
+                                producer_id=one.producer_id, first_offset=one.first_offset
+                            )
+                            for one in each.undecided
+                        ],
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in cut.topics
+        ],
+    )
+
+
+def pinned_message(state: ClusterState, cut: PinnedCut) -> pb.PinnedCut:
+    topics = [
+        pb.CutTopic(
+            name=topic.name,
+            topic_id=topic.topic_id.bytes,
+            partitions=[
+                pb.CutPartition(
+                    partition=number,
+                    start=each.start,
+                    end=each.end,
+                    undecided=[
+                        pb.UndecidedTransaction(producer_id=producer_id, first_offset=first)
+                        for producer_id, first in each.undecided
+                    ],
+                )
+                for number, each in topic.partitions.items()
+            ],
+        )
+        for topic in cut.topics
+    ]
+    return pb.PinnedCut(
+        name=cut.name,
+        cut=pb.Cut(cut_id=cut.cut_id, taken_ms=cut.taken_ms, topics=topics),
+        pinned_ms=cut.pinned_ms,
+        expires_ms=cut.expires_at_ms,
+        deleted_topics=deleted_topics(state, cut),
+    )
+
+
+def listed_message(state: ClusterState, cut: PinnedCut) -> pb.ListedCut:
+    return pb.ListedCut(
+        name=cut.name,
+        cut_id=cut.cut_id,
+        taken_ms=cut.taken_ms,
+        pinned_ms=cut.pinned_ms,
+        expires_ms=cut.expires_at_ms,
+        topics=sorted(topic.name for topic in cut.topics),
+        partitions=sum(len(topic.partitions) for topic in cut.topics),
+        deleted_topics=deleted_topics(state, cut),
+        is_confirmed=cut.is_confirmed,
+    )
+
+
+def deleted_topics(state: ClusterState, cut: PinnedCut) -> list[str]:
+    """A cut of a topic that is gone cannot be read any more."""
+    return sorted(topic.name for topic in cut.topics if state.topic_by_id(topic.topic_id) is None)

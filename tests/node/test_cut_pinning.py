@@ -1,0 +1,512 @@
+"""A pin is confirmed when every replica keeps what the cut names: nodes that apply the metadata late, clean
+for themselves, lead by former metadata, or do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+from tidegate.chaos.sim.disk import LyingDisk
+from tidegate.chaos.sim.replication.clock import VirtualClock
+from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
+from tidegate.controller.planning import pinned_cuts as planning
+from tidegate.controller.planning.pinned_cuts import plan_pinned_cut
+from tidegate.controller.planning.sessions import BrokerSessions
+from tidegate.controller.state.cluster_state import ClusterState
+from tidegate.controller.state.model import PINNED_CUTS_LEVEL
+from tidegate.node.cuts import pinning
+from tidegate.node.cuts.pinning import CutPinning
+from tidegate.node.cuts.pins import pins_of
+from tidegate.node.metadata_application import MetadataApplication
+from tidegate.proto import controller_pb2 as rpc
+from tidegate.proto import cuts_pb2 as pb
+from tidegate.proto import metadata_pb2
+from tidegate.replication.replica.replica import Role
+from tidegate.storage.cleaning.cleaner import clean_now
+from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
+from tidegate.storage.topic_config import CleanupPolicy
+from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.records import NewRecord, decode_batch, encode_batch, iterate_headers
+
+TOPIC_ID = UUID(int=7)
+NODES = (1, 2, 3)
+NOW_MS = 1_700_000_000_000
+COMPACTED = LogConfig(
+    segment_bytes=800,
+    index_interval_bytes=100,
+    cleanup_policy=frozenset({CleanupPolicy.COMPACT}),
+    min_cleanable_dirty_ratio=0.0,
+    timestamp_after_max_ms=1 << 40,
+)
+
+
+class SimNode:
+    """A broker that applies the entries of the metadata log one by one, some time later."""
+
+    def __init__(self, world: World, node_id: int) -> None:
+        self.world, self.node_id = world, node_id
+        self.state = ClusterState()
+        self.disk, self.applied = LyingDisk(), 0
+        self.log = Log.open(
+            self.disk, Path(f"/data{node_id}/t-0"), topic="t", partition=0, config=COMPACTED,
+            clean=False, recovery_point=0,
+        )  # fmt: skip
+        self.is_there, self.is_forgetful, self.lag_s = True, False, 0.0
+        self.replica: Any = SimpleNamespace(log=self.log, topic_id=TOPIC_ID, role=Role.FOLLOWER)
+        self.pinning = CutPinning(self, cast(Any, world), world.clock, world.take)
+        hosted = SimpleNamespace(get=lambda _key: self.replica)
+        self.application: Any = SimpleNamespace(
+            _cluster=self, _reports={}, _replicas=SimpleNamespace(hosted=hosted)
+        )
+
+    def heartbeat(self) -> None:
+        """As it is now, once it arrives."""
+        if self.is_there:
+            reports = MetadataApplication.pin_reports(self.application)
+            session = self.world.sessions.by_id[self.node_id]
+            self.world.clock.call_later(self.world.random.random(), lambda: setattr(session, "pins", reports))
+
+    def apply_next(self) -> None:
+        if self.applied < len(self.world.entries):
+            self.state.apply(self.applied + 2, 1, self.world.entries[self.applied])
+            self.applied += 1
+            self.log.pins = () if self.is_forgetful else pins_of(self.state.pinned_cuts, TOPIC_ID, 0)
+
+    async def wait_for_index(self, index: int, timeout_s: float) -> None:
+        deadline_s = self.world.clock.monotonic() + timeout_s
+        while self.state.index < index:
+            if self.world.clock.monotonic() >= deadline_s:
+                raise TimeoutError
+            await self.world.clock.sleep(0.01)
+
+    @property
+    def believes_to_lead(self) -> bool:
+        partition = self.state.partition("t", 0)
+        return partition is not None and partition.leader == self.node_id
+
+    def clean(self) -> None:
+        clean_now(self.log, self.disk, NOW_MS)
+
+    def delete(self, random: Random) -> None:
+        """As retention does on a leader, by the metadata that it has."""
+        if self.believes_to_lead:
+            highest = self.log.deletable_end
+            self.log.advance_log_start(min(highest, self.log.log_start_offset + random.randrange(9)))
+
+
+class World:
+    """Three nodes, the controller, and one partition whose records every replica has at once."""
+
+    def __init__(self, loop: VirtualLoop, seed: int = 0) -> None:
+        self.random, self.clock = Random(seed), cast(Any, VirtualClock(loop, Random(seed)))
+        self.truth, self.entries = ClusterState(), list[bytes]()
+        self.refuses: dict[str, ErrorCode] = {}
+        self.count = 0
+        features = [metadata_pb2.Feature(name="tidegate.metadata.version", level=PINNED_CUTS_LEVEL)]
+        self.propose(bootstrap=metadata_pb2.Bootstrap(cluster_id="c", features=features))
+        for node_id in NODES:
+            register = metadata_pb2.RegisterBroker(node_id=node_id, incarnation="i", expected_broker_epoch=-1)
+            self.propose(register_broker=register)
+            epoch = self.truth.brokers[node_id].broker_epoch
+            self.propose(unfence_broker=metadata_pb2.UnfenceBroker(node_id=node_id, broker_epoch=epoch))
+        place = metadata_pb2.NewPartition(replicas=NODES, isr=NODES)
+        creation = metadata_pb2.CreateTopic(topic_id=TOPIC_ID.bytes, name="t", partitions=[place])
+        self.propose(create_topic=creation)
+        self.sessions = BrokerSessions(self.truth.brokers.values(), 0.0)
+        self.nodes = {node_id: SimNode(self, node_id) for node_id in NODES}
+        for _ in self.entries:
+            for node in self.nodes.values():
+                node.apply_next()
+
+    def propose(self, **operation: Any) -> None:
+        command = metadata_pb2.Command(operations=[metadata_pb2.Operation(**operation)]).SerializeToString()
+        result = self.truth.apply(self.truth.index + 1, 1, command)
+        assert result.ok, result
+        self.entries.append(command)
+
+    def elect(self, leader: int) -> None:
+        partition = self.truth.topics["t"].partitions[0]
+        change = metadata_pb2.PartitionChange(
+            partition=0, expected_partition_epoch=partition.partition_epoch, leader=leader, isr=NODES,
+            last_known_leader=leader,
+        )  # fmt: skip
+        topic = metadata_pb2.TopicPartitionChanges(topic_id=TOPIC_ID.bytes, partitions=[change])
+        self.propose(change_partitions=metadata_pb2.ChangePartitions(topics=[topic]))
+
+    @property
+    def leader(self) -> SimNode:
+        return self.nodes[self.truth.topics["t"].partitions[0].leader]
+
+    # ---- what the nodes ask --------------------------------------------------------------------------------
+
+    async def change_pinned_cut(
+        self, request: rpc.ChangePinnedCutRequest, timeout_s: float = 30.0
+    ) -> rpc.ChangePinnedCutReply:
+        kind = str(request.WhichOneof("kind"))
+        if kind in self.refuses:
+            raise KafkaError(self.refuses[kind], f"no {kind}")
+        deadline_s = self.clock.monotonic() + timeout_s
+        while True:
+            try:
+                plan = plan_pinned_cut(self.truth, self.sessions, request, 1_000_000, 0, applied_before=False)
+                break
+            except KafkaError as error:  # as `ControllerClient` repeats a request
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT or self.clock.monotonic() >= deadline_s:
+                    raise
+            await self.clock.sleep(0.1)
+        for operation in plan.operations:
+            self.propose(change_pinned_cuts=operation.change_pinned_cuts)
+        return rpc.ChangePinnedCutReply(metadata_index=self.truth.index)
+
+    async def take(self, topics: Sequence[str], timeout_s: float) -> pb.Cut:
+        return self.cut()
+
+    def cut(self) -> pb.Cut:
+        log = self.leader.log
+        place = pb.CutPartition(partition=0, start=log.log_start_offset, end=log.high_watermark)
+        topic = pb.CutTopic(name="t", topic_id=TOPIC_ID.bytes, partitions=[place])
+        return pb.Cut(cut_id="c", taken_ms=5, topics=[topic])
+
+    # ---- records -------------------------------------------------------------------------------------------
+
+    def write(self, records: int = 1) -> None:
+        for _ in range(records):
+            self.count += 1
+            value = b"v%06d" % self.count * 8
+            data = bytearray(
+                encode_batch([NewRecord(b"key%d" % self.random.randrange(4), value, (), NOW_MS)])
+            )
+            leader = self.leader.log
+            leader.append_leader(data, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)
+            for node in self.nodes.values():
+                if node.log is not leader:
+                    node.log.append_follower(bytes(data))
+                node.log.flush_now()
+                node.log.set_high_watermark(node.log.log_end_offset)
+
+    def follow(self) -> None:
+        """Followers take over the log start of the leader, once it has applied that it leads."""
+        if self.leader.believes_to_lead:
+            for node in self.nodes.values():
+                node.log.advance_log_start(self.leader.log.log_start_offset)
+
+    async def live(self) -> None:
+        """Each node applies entries after its lag, and sends heartbeats, until the test ends."""
+
+        async def follow(node: SimNode) -> None:
+            while True:
+                await self.clock.sleep(0.01 + node.lag_s)
+                node.apply_next()
+
+        async def beat(node: SimNode) -> None:
+            while True:
+                await self.clock.sleep(0.5)
+                node.heartbeat()
+
+        nodes = self.nodes.values()
+        await asyncio.gather(*map(follow, nodes), *map(beat, nodes))
+
+
+def newest(log: Log, start: int, end: int) -> dict[bytes, bytes]:
+    """What a reader of [start, end) finds of each key; it begins at the log start."""
+    assert log.log_start_offset <= start, f"the log begins at {log.log_start_offset}, the cut at {start}"
+    found: dict[bytes, bytes] = {}
+    offset = start
+    while offset < end:
+        read = log.read(offset, 1 << 20, upper_offset=end)
+        if not read.data:
+            break
+        for at, _ in iterate_headers(read.data):
+            found.update(
+                (one.key or b"", one.value or b"")
+                for one in decode_batch(read.data, at)
+                if one.offset >= start
+            )
+        offset = read.next_offset
+    return found
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    loop = VirtualLoop()
+    yield loop
+    loop.close()
+
+
+def run(loop: VirtualLoop, world: World, work: Any) -> Any:
+    async def main() -> Any:
+        applying = asyncio.ensure_future(world.live())
+        try:
+            return await work
+        finally:
+            applying.cancel()
+            with suppress(asyncio.CancelledError):
+                await applying
+
+    task = loop.create_task(main())
+    assert loop.run_until(task.done, 1000.0)
+    return task.result()
+
+
+def pin(world: World, cut: pb.Cut | None = None, at: int = 1, timeout_s: float = 10.0) -> Any:
+    return world.nodes[at].pinning.pin("nightly", world.cut() if cut is None else cut, 5000, timeout_s)
+
+
+def error_of(loop: VirtualLoop, world: World, work: Any) -> KafkaError:
+    with pytest.raises(KafkaError) as raised:
+        run(loop, world, work)
+    return raised.value
+
+
+def test_a_pin_is_confirmed_when_every_node_has_applied_it(loop: VirtualLoop) -> None:
+    world = World(loop)
+    world.write(5)
+    world.nodes[3].lag_s = 2.0
+    found = run(loop, world, pin(world))
+    assert (found.name, found.is_confirmed, found.expires_at_ms) == ("nightly", True, 5000)
+    assert loop.time() > 2.0, "the last one was late"
+    assert [len(node.log.pins) for node in world.nodes.values()] == [1, 1, 1]
+
+
+def gone(world: World) -> None:
+    world.nodes[2].is_there = False
+
+
+def closed(world: World) -> None:
+    world.nodes[2].replica = None
+
+
+def offline(world: World) -> None:
+    world.nodes[2].replica.role = Role.OFFLINE
+
+
+def of_another_topic(world: World) -> None:
+    world.nodes[2].replica.topic_id = UUID(int=8)
+
+
+def without_metadata(world: World) -> None:
+    world.nodes[2].lag_s = 1000.0
+
+
+def without_the_pin(world: World) -> None:
+    world.nodes[2].is_forgetful = True
+
+
+def in_replacement(world: World) -> None:
+    world.nodes[2].log.local.replacements._current = cast(Any, object())
+
+
+@pytest.mark.parametrize(
+    "what", [gone, closed, offline, of_another_topic, without_metadata, without_the_pin, in_replacement]
+)
+def test_a_replica_that_does_not_confirm_fails_the_pin_which_is_taken_back(
+    loop: VirtualLoop, what: Callable[[World], None]
+) -> None:
+    world = World(loop)
+    world.write(5)
+    what(world)
+    error = error_of(loop, world, pin(world))
+    assert error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert "brokers [2] have not reported" in error.message
+    assert world.truth.pinned_cuts == {}
+    assert 9.0 < loop.time() < 20.0
+
+
+def started_later(world: World) -> None:
+    world.nodes[2].log.advance_log_start(3)
+
+
+def deletes(world: World) -> None:
+    world.nodes[2].log.local.start_note.want(3)
+
+
+def compacted_later(world: World) -> None:
+    world.write(20)
+    world.nodes[2].clean()
+
+
+@pytest.mark.parametrize("what", [started_later, deletes, compacted_later])
+def test_a_replica_that_has_lost_something_fails_the_pin(
+    loop: VirtualLoop, what: Callable[[World], None]
+) -> None:
+    world = World(loop)
+    world.write(5)
+    cut = world.cut()
+    what(world)
+    assert error_of(loop, world, pin(world, cut)).code is pinning.LOST
+    assert world.truth.pinned_cuts == {}
+    assert loop.time() < 4.0
+
+
+def test_a_new_cut_is_taken_when_the_cleaner_has_overtaken_one(loop: VirtualLoop) -> None:
+    world = World(loop)
+    world.write(20)
+    first = world.cut()
+    world.write(20)
+    world.nodes[3].clean()
+    cuts = [first]
+
+    async def take(topics: Sequence[str], timeout_s: float) -> pb.Cut:
+        return cuts.pop() if cuts else world.cut()
+
+    world.nodes[1].pinning._take = take
+    found = run(loop, world, world.nodes[1].pinning.pin_new("nightly", ["t"], 5000, 10.0))
+    kept = found.partition(TOPIC_ID, 0)
+    assert kept is not None
+    assert kept.end == 40
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        pb.Cut(),
+        pb.Cut(topics=[pb.CutTopic(name="t", topic_id=b"short")]),
+        pb.Cut(topics=[pb.CutTopic(name="t", topic_id=UUID(int=9).bytes)]),
+        pb.Cut(topics=[pb.CutTopic(name="t", topic_id=TOPIC_ID.bytes)]),
+        pb.Cut(
+            topics=[pb.CutTopic(topic_id=TOPIC_ID.bytes, partitions=[pb.CutPartition(partition=9, end=1)])]
+        ),
+    ],
+)
+def test_what_is_no_cut_of_the_cluster_is_refused(loop: VirtualLoop, cut: pb.Cut) -> None:
+    world = World(loop)
+    code = error_of(loop, world, pin(world, cut)).code
+    assert code in (
+        ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )  # fmt: skip
+    assert world.truth.pinned_cuts == {}
+
+
+def test_a_name_that_is_no_name_is_refused(loop: VirtualLoop) -> None:
+    world = World(loop)
+    world.write(1)
+    work = world.nodes[1].pinning.pin("a/b", world.cut(), 5000, 10.0)
+    assert error_of(loop, world, work).code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("kind", ["confirm", "unpin"])
+def test_a_pin_that_cannot_be_confirmed_or_taken_back_stays_unconfirmed(loop: VirtualLoop, kind: str) -> None:
+    world = World(loop)
+    world.write(5)
+    world.refuses = {"confirm": ErrorCode.REQUEST_TIMED_OUT, kind: ErrorCode.REQUEST_TIMED_OUT}
+    assert error_of(loop, world, pin(world)).code is ErrorCode.REQUEST_TIMED_OUT
+    left = world.truth.pinned_cuts.values()
+    assert not any(each.is_confirmed for each in left)
+    assert len(left) == (kind == "unpin")
+
+
+def test_a_topic_that_is_deleted_meanwhile_fails_the_pin(loop: VirtualLoop) -> None:
+    world = World(loop)
+    world.write(5)
+    world.nodes[2].is_there = False
+
+    async def work() -> Any:
+        pinned = asyncio.ensure_future(pin(world))
+        await world.clock.sleep(1.0)
+        world.propose(delete_topic=metadata_pb2.DeleteTopic(topic_id=TOPIC_ID.bytes))
+        return await pinned
+
+    assert error_of(loop, world, work()).code is ErrorCode.UNKNOWN_TOPIC_ID
+    assert world.truth.pinned_cuts == {}
+
+
+# ---- histories ---------------------------------------------------------------------------------------------
+
+
+async def history(world: World) -> int:
+    """Nodes clean, delete, lead and apply late while cuts are taken and, some of them later, pinned:
+    whichever node leads, it has what is pinned.  Returns how many were."""
+    random, count = world.random, 0
+    world.write(30)
+    for round_ in range(3):
+        cut = world.cut()
+        place = cut.topics[0].partitions[0]
+        seen = newest(world.leader.log, place.start, place.end)
+        for node in world.nodes.values():
+            node.lag_s = random.choice((0.0, 0.0, 0.3, 3.0))
+        disturb(world, random.randrange(3))
+        name = f"cut{round_}"
+        at = world.nodes[random.choice(NODES)].pinning
+        pinned = asyncio.ensure_future(at.pin(name, cut, 5000, 8.0))
+        for _ in range(random.randrange(30)):
+            await world.clock.sleep(random.random() / 4)
+            disturb(world, 1)
+        try:
+            await pinned
+        except KafkaError:
+            continue
+        count += 1
+        for _ in range(8):
+            await world.clock.sleep(random.random() / 2)
+            disturb(world, 1)
+            for node in world.nodes.values():
+                found = newest(node.log, place.start, place.end)
+                assert found == seen, f"{name}: node {node.node_id} has something else"
+        with suppress(KafkaError):  # its node is late
+            await at.unpin(world.truth.pinned_cuts[name].pin_id)
+    return count
+
+
+def disturb(world: World, times: int) -> None:
+    for _ in range(times):
+        node = world.nodes[world.random.choice(NODES)]
+        match world.random.randrange(9):
+            case 0 | 1:
+                node.clean()
+            case 2 | 3:
+                node.delete(world.random)
+            case 4:
+                world.elect(node.node_id)
+            case 5:
+                world.follow()
+            case _:
+                world.write(3)
+
+
+SEEDS = range(12)
+
+
+def play(seed: int) -> int:
+    loop = VirtualLoop()
+    try:
+        world = World(loop, seed)
+        return int(run(loop, world, history(world)))
+    finally:
+        loop.close()
+
+
+def test_what_is_pinned_is_found_on_each_node() -> None:
+    assert sum(play(seed) for seed in SEEDS) > 8
+
+
+def goes_red() -> bool:
+    for seed in SEEDS:
+        try:
+            play(seed)
+        except AssertionError:
+            return True
+    return False
+
+
+def test_ablation_a_pin_that_only_the_leaders_confirm_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        planning, "nodes_to_confirm", lambda state, cut: {state.topics["t"].partitions[0].leader}
+    )
+    assert goes_red()
+
+
+def test_ablation_a_pin_that_waits_for_no_report_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "nodes_to_confirm", lambda state, cut: set())
+    assert goes_red()
+
+
+def test_ablation_a_replica_that_does_not_look_at_its_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Log, "pin_problem", lambda self, pin: None)
+    assert goes_red()
