@@ -79,6 +79,13 @@ _ELSEWHERE = {
     "path": "load() takes no path: name the topics in 'subscribe'",
     "topic": "name the topics to read in 'subscribe'",
 }
+_REFUSED = {
+    "kafka.auto.offset.reset": "'startingOffsets' says where a read begins",
+    "kafka.enable.auto.commit": "the checkpoint has the offsets; 'commitToGroup' commits them to a group",
+    "kafka.key.deserializer": "the column 'key' is binary: cast it",
+    "kafka.value.deserializer": "the column 'value' is binary: cast it",
+}
+"""What Spark's Kafka connector refuses, too."""
 _OFFICIAL = frozenset(
     {
         "groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms",
@@ -214,10 +221,13 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     if groups:
         raise OptionError(f"option {groups[0]!r} belongs to readStream: a batch read commits no offsets")
     triggers = tuple(name for name in _TRIGGER_NAMES if name in given)
+    starting = _bound(given, "starting", EARLIEST, useless=LATEST)
+    ending = _bound(given, "ending", LATEST, useless=EARLIEST)
+    _require_order(starting, ending)
     return _read_options(
         given,
-        starting=_bound(given, "starting", EARLIEST, useless=LATEST),
-        ending=_bound(given, "ending", LATEST, useless=EARLIEST),
+        starting=starting,
+        ending=ending,
         security=security,
         ignored=tuple(sorted((*ignored, *triggers))),
     )
@@ -336,6 +346,8 @@ def _normalise(
         if lower.startswith(_KAFKA) and lower.removeprefix(_KAFKA) in PROPERTIES:
             security[lower.removeprefix(_KAFKA)] = value
             continue
+        if lower in _REFUSED:
+            raise OptionError(f"option {raw_name!r} cannot be set: {_REFUSED[lower]}")
         if name is None and (lower in _OFFICIAL or lower.startswith("kafka.")):
             ignored.append(raw_name)
             continue
@@ -465,6 +477,26 @@ def _bound(given: Mapping[str, str], side: str, default: int, *, useless: int | 
                 f"{name}: {topic}-{partition} is {offset} ({word[offset]}): a batch read would be empty"
             )
     return AtOffsets(offsets)
+
+
+def _require_order(starting: Bound, ending: Bound) -> None:
+    """No range of a batch read ends before it begins, as far as the options alone tell."""
+    match starting, ending:
+        case AtTimestamp(start), AtTimestamp(end):
+            pairs = {"": (start, end)}
+        case (AtOffsets(starts), AtOffsets(ends)) | (AtTimestamps(starts), AtTimestamps(ends)):
+            both = starts.keys() & ends.keys()
+            known = (key for key in sorted(both) if min(starts[key], ends[key]) >= 0)
+            pairs = {
+                f" of {topic}-{number}": (starts[topic, number], ends[topic, number])
+                for topic, number in known
+            }
+        case _:
+            return
+    what = "offset" if isinstance(starting, AtOffsets) else "timestamp"
+    for place, (start, end) in pairs.items():
+        if start > end:
+            raise OptionError(f"the starting {what} {start}{place} is above its ending {what} {end}")
 
 
 def _per_partition(name: str, text: str, example: str, *, least: int) -> dict[tuple[str, int], int]:

@@ -102,6 +102,25 @@ def test_sizes() -> None:
         ({"bootstrap": "a:1"}, "exactly one of"),
         ({**BASE, "assign": '{"t":[0]}'}, "both 'subscribe' and 'assign'"),
         ({**BASE, "startingofsets": "earliest"}, "did you mean 'startingOffsets'"),
+        ({**BASE, "kafka.auto.offset.reset": "latest"}, "cannot be set: 'startingOffsets' says where"),
+        ({**BASE, "kafka.enable.auto.commit": "true"}, "'commitToGroup' commits them"),
+        ({**BASE, "kafka.key.deserializer": "x"}, "the column 'key' is binary"),
+        (
+            {**BASE, "startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":8}}'},
+            "the starting offset 9 of t-0 is above its ending offset 8",
+        ),
+        (
+            {**BASE, "startingTimestamp": "9", "endingTimestamp": "8"},
+            "the starting timestamp 9 is above its ending timestamp 8",
+        ),
+        (
+            {
+                **BASE,
+                "startingOffsetsByTimestamp": '{"t":{"0":9}}',
+                "endingOffsetsByTimestamp": '{"t":{"0":8}}',
+            },
+            "the starting timestamp 9 of t-0 is above its ending timestamp 8",
+        ),
         ({**BASE, "failondataloss": "maybe"}, "failOnDataLoss 'maybe' must be true or false"),
         ({**BASE, "isolation": "commited"}, "must be one of read_committed, read_uncommitted"),
         ({**BASE, "kafka.bootstrap.servers": "x:1"}, "option 'bootstrap' is given twice"),
