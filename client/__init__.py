@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         TransactionTimedOut,
     )
     from .consuming.consumer import Consumer, ConsumerRecord, RebalanceListener
+    from .consuming.cut import Cut, CutError
+    from .consuming.cut_reader import read_cut
     from .producing.producer import CommittedOffset, GroupMetadata, Producer, RecordMetadata
     from .requests.offset_requests import TopicPartition
 
@@ -39,6 +41,8 @@ _HOME: Final = {
     "..wire.errors": ("ErrorCode", "KafkaError"),
     ".administration.admin": ("Admin",),
     ".consuming.consumer": ("Consumer", "ConsumerRecord", "RebalanceListener"),
+    ".consuming.cut": ("Cut", "CutError"),
+    ".consuming.cut_reader": ("read_cut",),
     ".administration.descriptions": ("NewTopic",),
     ".connecting.errors": (
         "AbortableError", "BufferExhausted", "CommitOutcomeUnknown", "ConnectionFailed", "DeliveryTimeout",
@@ -54,11 +58,11 @@ _MODULE_OF: Final = {name: module for module, names in _HOME.items() for name in
 __all__ = [
     "AbortableError", "Admin", "BufferExhausted", "ClientSecurity", "CommitOutcomeUnknown", "CommittedOffset",
     "ConnectionFailed", "Consumer",
-    "ConsumerRecord", "DeliveryTimeout", "ErrorCode", "FatalError", "GroupChanged", "GroupMetadata",
-    "KafkaError",
+    "ConsumerRecord", "Cut", "CutError", "DeliveryTimeout", "ErrorCode", "FatalError", "GroupChanged",
+    "GroupMetadata", "KafkaError",
     "LocalCluster", "NewTopic", "NoOffset", "Producer", "ProducerFenced", "RebalanceListener",
     "RecordMetadata", "RequestError",
-    "RetriableError", "TopicPartition", "TransactionTimedOut",
+    "RetriableError", "TopicPartition", "TransactionTimedOut", "read_cut",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from ...runtime.clock import Clock, SystemClock
 from ...security.client_security import ClientSecurity
 from ..connecting.cluster import Cluster
 from ..connecting.metadata import TopicView
+from ..consuming.cut import Cut
 from ..requests.offset_requests import (
     EARLIEST,
     LATEST,
@@ -271,7 +272,14 @@ class Admin:
 
         return await job_admin.abort_job(self._cluster, sink, batch, self._timeout_s)
 
-    # ---- pinned cuts ---------------------------------------------------------------------------------------
+    # ---- cuts ----------------------------------------------------------------------------------------------
+
+    async def take_cut(self, topics: Sequence[str]) -> Cut:
+        """A transaction-consistent cut of all partitions of these topics; it waits for no open
+        transaction."""
+        from . import cut_admin  # gRPC is loaded for these alone
+
+        return await cut_admin.take_cut(self._cluster, topics, self._timeout_s)
 
     async def pin_cut(self, name: str, topics: Sequence[str], *, retention_ms: int) -> PinnedCut:
         """Takes a transaction-consistent cut of these topics and keeps what it reads for so long."""

@@ -1,5 +1,5 @@
-"""Pinned cuts (docs/cuts.md): the gRPC requests behind the methods of `Admin` of the same names.  Any node
-answers them."""
+"""Cuts, those that are pinned among them (docs/cuts.md): the gRPC requests behind the methods of `Admin` of
+the same names.  Any node answers them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ...proto import cuts_pb2 as pb
 from ...proto import cuts_pb2_grpc
 from ..connecting.cluster import Backoff, Cluster
 from ..connecting.errors import ConnectionFailed
-from .descriptions import CutListing, CutRange, PinnedCut
+from ..consuming.cut import Cut
+from .descriptions import CutListing, PinnedCut
 from .grpc_calls import ask_node
 
 MARGIN_S: Final = 1.0
@@ -30,6 +31,14 @@ async def pin_cut(
     # not repeated: after an answer that is lost the name is taken, maybe by this very call
     return _pinned(
         await _ask_any(cluster, timeout_s, lambda stub, **how: stub.PinCut(request, **how), once=True)
+    )
+
+
+async def take_cut(cluster: Cluster, topics: Sequence[str], timeout_s: float) -> Cut:
+    timeout_ms = int(1000 * max(MARGIN_S, timeout_s - MARGIN_S))
+    request = pb.TakeCutRequest(topics=topics, timeout_ms=timeout_ms)
+    return Cut.from_proto(
+        await _ask_any(cluster, timeout_s, lambda stub, **how: stub.TakeCut(request, **how))
     )
 
 
@@ -57,16 +66,8 @@ async def unpin_cut(cluster: Cluster, name: str, timeout_s: float) -> bool:
 
 
 def _pinned(reply: Any) -> PinnedCut:
-    ranges = {
-        (topic.name, each.partition): CutRange(
-            each.start, each.end, tuple((one.producer_id, one.first_offset) for one in each.undecided)
-        )
-        for topic in reply.cut.topics
-        for each in topic.partitions
-    }
-    return PinnedCut(
-        reply.name, ranges, reply.cut.taken_ms, reply.pinned_ms, reply.expires_ms, tuple(reply.deleted_topics)
-    )
+    cut = Cut.from_proto(reply.cut)
+    return PinnedCut(reply.name, cut, reply.pinned_ms, reply.expires_ms, tuple(reply.deleted_topics))
 
 
 async def _ask_any(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..connecting.metadata import BrokerAddress, PartitionMetadata
+from ..consuming.cut import Cut
 from ..requests.assignors import TopicPartitions
 
 
@@ -90,22 +91,11 @@ class CutListing:
 
 
 @dataclass(frozen=True, slots=True)
-class CutRange:
-    """[start, end) of a partition, without the transactions (producer id, first offset) that were
-    undecided."""
-
-    start: int
-    end: int
-    undecided: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class PinnedCut:
-    """A cut that is kept under its name; ranges by (topic, partition)."""
+    """A cut that is kept under its name."""
 
     name: str
-    ranges: Mapping[tuple[str, int], CutRange]
-    taken_ms: int
+    cut: Cut
     pinned_ms: int
     expires_ms: int
     deleted_topics: tuple[str, ...]

@@ -22,7 +22,7 @@ _LISTENER_SETTINGS: Final = ("advertised.listeners", "listeners")
 
 
 class ErrorMessage(Protocol):
-    """The message with which a service ends a call that fails: `JobError`, `CutError`."""
+    """The message with which a service ends a call that fails: `JobError`, `CutError`, `ErrorDetail`."""
 
     error_code: int
     message: str
@@ -37,24 +37,28 @@ async def ask_node(
 ) -> Any:
     """`call(channel, timeout=, metadata=)`.  Raises ConnectionFailed for what may pass, and what the node
     answers else."""
-    address = await _grpc_address(cluster, node_id)
+    address = await grpc_address(cluster, node_id)
     try:
         async with grpc_client(address, cluster.security, timeout_s) as (channel, shown):
             return await call(channel, timeout=timeout_s, metadata=shown)
     except grpc.aio.AioRpcError as failure:
-        detail = dict(failure.trailing_metadata() or ()).get(_ERROR_KEY)
-        if not isinstance(detail, bytes):
-            raise ConnectionFailed(
-                ErrorCode.NETWORK_EXCEPTION, f"{address}: {failure.details()}"
-            ) from failure
-        answer = error(detail)
-        code = ErrorCode.from_wire(answer.error_code)
-        if code.retriable:
-            raise ConnectionFailed(code, answer.message) from failure
-        raise RequestError(code, answer.message) from failure
+        raise error_of(failure, address, error) from failure
 
 
-async def _grpc_address(cluster: Cluster, node_id: int) -> str:
+def error_of(
+    failure: grpc.aio.AioRpcError, address: str, error: Callable[[bytes], ErrorMessage]
+) -> ConnectionFailed | RequestError:
+    """ConnectionFailed for what may pass, and what the node answers else."""
+    detail = dict(failure.trailing_metadata() or ()).get(_ERROR_KEY)
+    if not isinstance(detail, bytes):
+        return ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{address}: {failure.details()}")
+    answer = error(detail)
+    code = ErrorCode.from_wire(answer.error_code)
+    return ConnectionFailed(code, answer.message) if code.retriable else RequestError(code, answer.message)
+
+
+async def grpc_address(cluster: Cluster, node_id: int) -> str:
+    """The gRPC listener of a node."""
     resource = {
         "resource_type": _BROKER,
         "resource_name": str(node_id),

@@ -1,4 +1,4 @@
-"""`tidegate cuts`: pins transaction-consistent cuts, shows and lists them, and lets go of them."""
+"""`tidegate cuts`: takes and pins transaction-consistent cuts, shows and lists them, and lets go of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,21 @@ cuts = typer.Typer(no_args_is_help=True, help="Keep consistent cuts of topics, a
 CutName = Annotated[str, typer.Argument(metavar="NAME")]
 
 
+@cuts.command("take")
+def cuts_take(
+    topic: Annotated[list[str], typer.Argument(help="One or more topics.")],
+    bootstrap: Bootstrap = LOCAL,
+    command_config: CommandConfig = None,
+) -> None:
+    """Take a cut of topics and print it as JSON: what reads at it later finds what is still there."""
+
+    async def work() -> None:
+        async with connect(bootstrap, command_config) as admin:
+            print((await admin.take_cut(topic)).to_json())
+
+    run(work())
+
+
 @cuts.command("pin")
 def cuts_pin(
     name: CutName,
@@ -27,7 +42,7 @@ def cuts_pin(
     async def work() -> None:
         async with connect(bootstrap, command_config) as admin:
             found = await admin.pin_cut(name, topic, retention_ms=retention_ms)
-        print(f"pinned: {name}, {len(found.ranges)} partitions, until {when(found.expires_ms)}")
+        print(f"pinned: {name}, {len(found.cut.partitions)} partitions, until {when(found.expires_ms)}")
 
     run(work())
 
@@ -72,16 +87,16 @@ def cuts_show(
             found = await admin.describe_cut(name)
         rows = [
             [topic, partition, each.start, each.end, len(each.undecided)]
-            for (topic, partition), each in sorted(found.ranges.items())
+            for (topic, partition), each in found.cut.partitions.items()
         ]
         columns = ("topic", "partition", "start", "end", "undecided")
         if json:
             ranges = [dict(zip(columns, row, strict=True)) for row in rows]
-            show_json({"name": name, "taken_ms": found.taken_ms, "expires_ms": found.expires_ms,
+            show_json({"name": name, "taken_ms": found.cut.taken_ms, "expires_ms": found.expires_ms,
                        "deleted_topics": list(found.deleted_topics), "ranges": ranges})  # fmt: skip
             return
         state = _state(True, found.deleted_topics)
-        print(f"{name}: {state}, taken {when(found.taken_ms)}, expires {when(found.expires_ms)}")
+        print(f"{name}: {state}, taken {when(found.cut.taken_ms)}, expires {when(found.expires_ms)}")
         show_table(columns, rows)
 
     run(work())

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import sys
 from collections import deque
+from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +21,7 @@ from .standard_input import StandardInput
 
 if TYPE_CHECKING:
     from ..consuming.consumer import Consumer, ConsumerRecord
+    from ..consuming.cut import Cut
     from ..producing.producer import Producer
     from ..producing.sender import RecordMetadata
 
@@ -234,7 +237,18 @@ def consume(
     group: Annotated[
         str | None, typer.Option("--group", "-g", help="Read as a member of this group, and commit.")
     ] = None,
-    isolation: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
+    isolation: Annotated[
+        str | None, typer.Option(help="read_committed (which is the default) or read_uncommitted.")
+    ] = None,
+    at_cut: Annotated[
+        str | None,
+        typer.Option(
+            "--cut",
+            metavar="CUT",
+            help="Read the topics at a transaction-consistent cut, and stop: now, the name of a pinned one, "
+            "or a file that ends in .json.",
+        ),
+    ] = None,
     maximum: Annotated[
         int | None, typer.Option("--max", "-n", min=1, help="Stop after this many records.")
     ] = None,
@@ -255,6 +269,13 @@ def consume(
     json: Json = False,
 ) -> None:
     """Read records and print their values, one per line, until Ctrl-C (or --max, --idle)."""
+    others = {"--group": group, "--isolation": isolation, "--idle": idle, "--from-beginning": from_beginning}
+    if at_cut is not None:
+        for option, value in others.items():
+            if value not in (None, False):
+                raise typer.BadParameter(f"--cut says what is read, from begin to end: leave {option} out")
+        run(_print_cut(Connection(bootstrap, command_config), topics, at_cut, maximum, with_key, json))
+        return
 
     async def work() -> None:
         from ..consuming.consumer import Consumer
@@ -264,7 +285,7 @@ def consume(
             there.bootstrap,
             security=there.security,
             group_id=group,
-            isolation=isolation,
+            isolation=isolation or "read_committed",
             auto_offset_reset="earliest" if from_beginning else "latest",
             max_block_s=MAX_BLOCK_S,
         )
@@ -278,6 +299,42 @@ def consume(
             await _print_records(consumer, maximum, idle, with_key, json)
 
     run(work())
+
+
+def cut_in_file(named: str) -> Cut | None:
+    """The cut that `tidegate cuts take` has printed, if a file is named.  Raises CommandError."""
+    from ...runtime.disk import RealDisk
+    from ..consuming.cut import Cut, CutError
+
+    if not named.endswith(".json"):
+        return None
+    try:
+        return Cut.from_json(RealDisk().read(Path(named)).decode())
+    except OSError as error:
+        raise CommandError(f"--cut {named}: {(error.strerror or str(error)).lower()}") from error
+    except (UnicodeDecodeError, CutError) as error:
+        raise CommandError(f"--cut {named}: {error}") from error
+
+
+async def _print_cut(
+    there: Connection, topics: list[str], named: str, maximum: int | None, with_key: bool, json: bool
+) -> None:
+    from ..consuming.cut_reader import read_cut
+
+    left, cut = maximum, cut_in_file(named) or await _cut(there, topics, named)
+    async with aclosing(read_cut(there.bootstrap, cut, topics, security=there.security)) as records:
+        async for record in records:
+            _print(record, with_key, json)
+            left = None if left is None else left - 1
+            if left == 0:
+                return
+
+
+async def _cut(there: Connection, topics: list[str], named: str) -> Cut:
+    from ..administration.admin import Admin
+
+    async with Admin(there.bootstrap, security=there.security) as admin:
+        return await admin.take_cut(topics) if named == "now" else (await admin.describe_cut(named)).cut
 
 
 async def _print_records(

@@ -20,11 +20,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 from uuid import UUID
 
-from ...proto import cuts_pb2
 from .visibility import AtCut, Transaction
+
+if TYPE_CHECKING:
+    from ...proto import cuts_pb2
 
 VERSION: Final = 1
 DIGITS_MAX: Final = 20
@@ -169,6 +171,8 @@ class Cut:
         return cls(topics, str(entries.get("cut", "")), _number(entries.get("takenMs", 0)))
 
     def to_proto(self) -> cuts_pb2.Cut:
+        from ...proto import cuts_pb2  # protobuf is loaded for this alone
+
         made = cuts_pb2.Cut(cut_id=self.cut_id, taken_ms=self.taken_ms)
         for name, topic in sorted(self.topics.items()):
             entry = made.topics.add(name=name, topic_id=topic.topic_id)

@@ -148,11 +148,12 @@ class FetchedRecords:
                 epoch = header.partition_leader_epoch
                 for record in decode_batch(self._view, place):
                     if record.offset >= start:
-                        yield _shown(topic, partition, record, epoch)
+                        yield shown(topic, partition, record, epoch)
             self.position = header.next_offset
 
 
-def _shown(topic: str, partition: int, record: Record, epoch: int) -> ConsumerRecord:
+def shown(topic: str, partition: int, record: Record, epoch: int) -> ConsumerRecord:
+    """As the application gets it."""
     return ConsumerRecord(
         topic, partition, record.offset, record.timestamp_ms, record.key, record.value, record.headers, epoch
     )

@@ -270,6 +270,11 @@ class ServedCluster:
         replicas = self.nodes[state.leader].replicas
         self.run(self._append_steps(replicas, topic, partition, steps, state.leader_epoch))
 
+    def end(self, topic: str, partition: int) -> int:
+        """Of the leader's log."""
+        leader = self.metadata.topics[topic].partitions[partition].leader
+        return self.nodes[leader].replicas.replica(topic, partition).log.log_end_offset
+
     async def _append_steps(
         self, replicas: ReplicaManager, topic: str, partition: int, steps: list[Step], leader_epoch: int
     ) -> None:

@@ -27,7 +27,27 @@ from .cut_taker import CutTaker
 from .test_reads_at_cuts import Taken, taken
 
 Rows = list[tuple[int, int]]
-STEPS = {0: history(3, 250), 1: history(5, 200, leave_open=True)}
+
+
+def write(producer_id: int, sequence: int, count: int = 2) -> Step:
+    records = [NewRecord(b"k", b"v", (), FIRST_TIMESTAMP_MS)] * count
+    data = encode_batch(
+        records,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=sequence,
+        transactional=producer_id >= 0,
+    )
+    return Step(data, records, producer_id)
+
+
+def mark(producer_id: int, kind: ControlType) -> Step:
+    return Step(encode_marker(kind, producer_id, 0, 0, FIRST_TIMESTAMP_MS), [], producer_id, kind)
+
+
+OPEN = 9
+"""Its transaction in partition 1 is open from the beginning."""
+STEPS = {0: history(3, 250), 1: [write(OPEN, 0), *history(5, 200)]}
 
 
 @pytest.fixture(scope="module")
@@ -259,22 +279,6 @@ def driver(cluster: ServedCluster, **more: str) -> StreamDriver:
 
 def again(offset: StreamOffset) -> StreamOffset:
     return from_json(json.loads(json.dumps(to_json(offset))))
-
-
-def write(producer_id: int, sequence: int, count: int = 2) -> Step:
-    records = [NewRecord(b"k", b"v", (), FIRST_TIMESTAMP_MS)] * count
-    data = encode_batch(
-        records,
-        producer_id=producer_id,
-        producer_epoch=0 if producer_id >= 0 else -1,
-        base_sequence=sequence,
-        transactional=producer_id >= 0,
-    )
-    return Step(data, records, producer_id)
-
-
-def mark(producer_id: int, kind: ControlType) -> Step:
-    return Step(encode_marker(kind, producer_id, 0, 0, FIRST_TIMESTAMP_MS), [], producer_id, kind)
 
 
 def test_each_transaction_is_wholly_in_the_micro_batch_after_its_commit(

@@ -1,0 +1,177 @@
+"""The records of a transaction-consistent cut: partition by partition, from the leaders' gRPC listeners.
+
+    async for record in read_cut("127.0.0.1:9092", cut):
+        ...
+
+Kafka's Fetch knows no cuts: read_committed ends at the last stable offset, and read_uncommitted comes without
+the aborted transactions.  So the records come as Spark gets them (docs/spark.md), by ReadRange with AT_CUT.
+
+For every chunk, in this order: it continues exactly where the last one ended; every batch in it has a valid
+CRC; the filter knows the aborted transactions of the range and what the cut leaves out; only then records are
+delivered.  A stream that breaks, or whose leader moves, is opened again at the position, with a new filter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Iterator
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from ...processes.local_ports import grpc_client
+from ...proto import data_pb2 as pb
+from ...proto import data_pb2_grpc
+from ...runtime.clock import SystemClock
+from ...security.client_security import ClientSecurity
+from ...wire.errors import ErrorCode
+from ...wire.records import decode_batch, iterate_headers, validate_batch
+from ..administration.grpc_calls import error_of, grpc_address
+from ..connecting.cluster import Backoff, Cluster
+from ..connecting.errors import ConnectionFailed, RequestError
+from ..connecting.metadata import NO_LEADER
+from .cut import Cut, CutPartition
+from .fetched import ConsumerRecord, shown
+from .visibility import VisibilityFilter
+
+CLIENT_ID: Final = "tidegate-cut-reader"
+SILENCE_S: Final = 30.0
+"""How long a read waits without progress; a node at whose queue the read stands gives signs of life."""
+_FINAL: Final = frozenset({ErrorCode.INCONSISTENT_TOPIC_ID})  # other clients may ask for the metadata again
+
+
+async def read_cut(
+    bootstrap: str,
+    cut: Cut,
+    topics: Collection[str] | None = None,
+    *,
+    security: ClientSecurity | None = None,
+    silence_s: float = SILENCE_S,
+) -> AsyncGenerator[ConsumerRecord]:
+    """The records of a cut, or of some of its topics, by offset within each partition.
+
+    Raises RequestError: OFFSET_OUT_OF_RANGE for records that are gone, SNAPSHOT_NOT_FOUND for a topic that
+    was compacted since, INCONSISTENT_TOPIC_ID for one that was made again."""
+    if missing := sorted(set(topics or ()) - set(cut.topics)):
+        raise RequestError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {missing[0]!r} is not in the cut, which has {', '.join(sorted(cut.topics))}",
+        )
+    cluster = Cluster(bootstrap, client_id=CLIENT_ID, clock=SystemClock(), security=security)
+    try:
+        await cluster.start()
+        for (topic, number), part in cut.partitions.items():
+            if topics is None or topic in topics:
+                reader = _PartitionReader(cluster, topic, cut.topics[topic].topic_id, number, part, silence_s)
+                async with aclosing(reader.records()) as records:
+                    async for record in records:
+                        yield record
+    finally:
+        await cluster.close()
+
+
+class _PartitionReader:
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        part: CutPartition,
+        silence_s: float,
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._topic_id = topic_id
+        self._partition = partition
+        self._part = part
+        self._silence_s = silence_s
+        self._position = part.start
+
+    async def records(self) -> AsyncGenerator[ConsumerRecord]:
+        clock, backoff, end = self._cluster.clock, Backoff(self._cluster.clock), self._part.end
+        deadline_s = clock.monotonic() + self._silence_s
+        while self._position < end:
+            try:
+                async with aclosing(self._chunks()) as chunks:
+                    visibility: VisibilityFilter | None = None
+                    async for chunk in chunks:
+                        if not chunk.waiting:
+                            visibility = visibility or self._filter(chunk)
+                            for record in self._shown(chunk, visibility):
+                                yield record
+                            self._position = chunk.next_offset
+                            if self._position >= end:
+                                return
+                        backoff.reset()
+                        deadline_s = clock.monotonic() + self._silence_s
+            except ConnectionFailed as error:
+                what = f"{self._topic}-{self._partition}"
+                await self._cluster.pause(backoff, deadline_s, error.code, what, error.message)
+                await self._cluster.refresh([self._topic])
+
+    def _filter(self, first: pb.RangeChunk) -> VisibilityFilter:
+        if not first.at_cut:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self._topic}-{self._partition}: the leader is of a version that knows no cuts",
+            )
+        aborted = [(each.producer_id, each.first_offset) for each in first.aborted_transactions]
+        return VisibilityFilter(aborted, self._part.shown(self._position, self._part.end))
+
+    def _shown(self, chunk: pb.RangeChunk, visibility: VisibilityFilter) -> Iterator[ConsumerRecord]:
+        if chunk.start_offset != self._position or chunk.next_offset <= self._position:
+            raise RequestError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"{self._topic}-{self._partition}: expected a chunk that continues at {self._position}, got "
+                f"[{chunk.start_offset}, {chunk.next_offset})",
+            )
+        view = memoryview(chunk.records)
+        for place, header in iterate_headers(view):
+            validate_batch(view, place)
+            if visibility.shows(header, view, place):
+                for record in decode_batch(view, place):
+                    if self._position <= record.offset < self._part.end:
+                        yield shown(self._topic, self._partition, record, header.partition_leader_epoch)
+
+    async def _chunks(self) -> AsyncGenerator[pb.RangeChunk]:
+        """One stream, from the present leader.  Raises ConnectionFailed for what may pass."""
+        cluster, key = self._cluster, (self._topic, self._partition)
+        await cluster.topic(self._topic, self._silence_s)
+        leader = cluster.view.leader(*key)
+        if leader == NO_LEADER:
+            raise ConnectionFailed(ErrorCode.LEADER_NOT_AVAILABLE, "it has no leader at present")
+        address = await grpc_address(cluster, leader)
+        try:
+            async with grpc_client(address, cluster.security, self._silence_s) as (channel, shown_to_node):
+                call = data_pb2_grpc.DataStub(channel).ReadRange(self._request(), metadata=shown_to_node)
+                while (chunk := await self._next(call)) is not None:
+                    yield chunk
+        except TimeoutError:
+            raise ConnectionFailed(
+                ErrorCode.REQUEST_TIMED_OUT, f"{address} was silent for {self._silence_s:g} s"
+            ) from None
+        except grpc.aio.AioRpcError as failure:
+            error = error_of(failure, address, pb.ErrorDetail.FromString)
+            raise RequestError(error.code, error.message) if error.code in _FINAL else error from failure
+        raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{address}: the stream ended too early")
+
+    def _request(self) -> pb.ReadRangeRequest:
+        return pb.ReadRangeRequest(
+            topic=self._topic,
+            topic_id=self._topic_id,
+            partition=self._partition,
+            leader_epoch=-1,
+            start=self._position,
+            end=self._part.end,
+            isolation=pb.AT_CUT,
+            accepts_waiting=True,
+            settled_end=self._part.shown(self._position, self._part.end).settled_end,
+        )
+
+    async def _next(self, call: Any) -> pb.RangeChunk | None:
+        async with asyncio.timeout(self._silence_s):
+            chunk = await call.read()
+        return None if chunk is grpc.aio.EOF else chunk
