@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SECURED := $(addprefix tests/cluster/,test_java_clients.py test_kafkajs_client.py test_platformatic_client.py test_go_clients.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools rolling-upgrade quotas test lint sizes demo proto kernel lock audit image clean
+.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools spark-connector rolling-upgrade quotas test lint sizes demo proto kernel lock audit image clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ foreign-tools: install ## run Kafka's own tools against Tidegate and against a K
 	$(BIN)/python -m tests.kafka_tools --write
 	$(BIN)/python -m tests.kafka_tools.secured --write
 	$(BIN)/python -m bench.permissions check tests/security/data/kafka-4.1.1-permissions.json
+
+spark-connector: install ## run each option through Spark's own Kafka connector, too, and compare (Maven; minutes)
+	$(BIN)/python -m tests.spark_connector --write
 
 rolling-upgrade: install ## roll a cluster under load from an older version (out of the git history) to this one and back (minutes)
 	$(BIN)/python -m pytest tests/upgrades
