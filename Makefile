@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SECURED := $(addprefix tests/cluster/,test_java_clients.py test_kafkajs_client.py test_platformatic_client.py test_go_clients.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools spark-connector rolling-upgrade quotas test lint sizes demo proto kernel lock audit image clean
+.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools spark-connector rolling-upgrade quotas exactly-once test lint sizes demo proto kernel lock audit image clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,12 +45,16 @@ foreign-tools: install ## run Kafka's own tools against Tidegate and against a K
 
 spark-connector: install ## run each option through Spark's own Kafka connector, too, and compare (Maven; minutes)
 	$(BIN)/python -m tests.spark_connector --write
+	$(BIN)/python -m tests.spark_connector.writes --write
 
 rolling-upgrade: install ## roll a cluster under load from an older version (out of the git history) to this one and back (minutes)
 	$(BIN)/python -m pytest tests/upgrades
 
 quotas: install ## hold a producer and a reader to their quotas for more than a minute each, beside another client
 	$(BIN)/python -m pytest tests/quotas -s
+
+exactly-once: install ## kill and lose at each step of Spark's writes, 200 times, and through Spark's own connector (Maven; half an hour or more)
+	$(BIN)/python -m tidegate.tests.exactly_once
 
 check: install ## ruff, mypy, and the tests without clusters, Spark and long histories: under a minute
 	$(BIN)/ruff check .
