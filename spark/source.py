@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
+import pyspark
+from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -113,14 +115,19 @@ class TidegateSource(DataSource):
         return TidegateWriter(options, layout_of(schema, options.topic))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A writer of these columns for a stream, exactly once.  As for Spark's Kafka sink, each output mode
-        appends.  Raises OptionError, SchemaError."""
-        from .writing.rows import layout_of
-        from .writing.writer import TidegateStreamWriter
-
+        """A writer of these columns for a stream, exactly once.  As for Spark's Kafka sink, the output mode
+        `complete` (`overwrite`) appends, too.  Raises OptionError, SchemaError."""
         options = self._write_options()
         if options.job is not None:
             raise OptionError("option 'jobId' belongs to a batch write: a stream has 'sinkId'")
+        if not hasattr(datasource, "DataSourceStreamArrowWriter"):
+            raise OptionError(
+                f"streams are written with PySpark 4.1 or newer, and this is {pyspark.__version__}: write "
+                "each micro-batch in foreachBatch, with a 'sinkId' and a 'jobId' of its number"
+            )
+        from .writing.rows import layout_of
+        from .writing.stream_writer import TidegateStreamWriter
+
         return TidegateStreamWriter(options, layout_of(schema, options.topic))
 
     def _write_options(self) -> WriteOptions:

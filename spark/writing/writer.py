@@ -1,8 +1,7 @@
 """What Spark calls: in the tasks `write`, on the driver `commit` or `abort`.
 
-A batch is one job of the sink, named by the option `jobId`, else at random.  A micro-batch is one, too: the
-sink is the option `sinkId`, else the query's id, and the batch is the micro-batch's number, so that one that
-Spark runs again after a restart writes nothing when it is committed already.
+A batch is one job of the sink, named by the option `jobId`, else at random; `stream_writer.py` has the other
+writer.
 
 The commit is one request that may be repeated; its first decision counts.  When it fails Spark calls `abort`,
 which changes nothing of a job that is committed.
@@ -15,7 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ...client.requests.transaction_requests import Identity
 from ...proto import jobs_pb2 as pb
@@ -33,8 +32,6 @@ from .rows import Layout
 
 log = get(__name__)
 
-QUERY_ID: Final = "sql.streaming.queryId"
-BATCH_ID: Final = "streaming.sql.batchId"
 FIRST_BATCH: Final = "0"
 """Of a stream, which warns once."""
 
@@ -123,7 +120,8 @@ class Sink:
             log.warning("batch_is_committed_all_the_same", sink=sink, batch=batch)
 
 
-def _attempt_of(context: TaskContext) -> str:
+def attempt_of(context: TaskContext) -> str:
+    """The name of the attempt that a task is."""
     return attempt_name(context.partitionId(), context.taskAttemptId())
 
 
@@ -139,7 +137,7 @@ class TidegateWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         return self._sink.write(
-            pb.Job(sink=self._sink_name, batch=self._batch), _attempt_of(context), iterator
+            pb.Job(sink=self._sink_name, batch=self._batch), attempt_of(context), iterator
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -148,30 +146,3 @@ class TidegateWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         opened = TaskResult(self._sink_name, self._batch, 0)  # tasks that failed may have opened it
         self._sink.abort([*messages, opened], self._batch)
-
-
-class TidegateStreamWriter(DataSourceStreamArrowWriter):
-    """Of a micro-batch: Spark builds one for the tasks, and another one for the commit."""
-
-    def __init__(self, options: WriteOptions, layout: Layout) -> None:
-        self._named_sink = options.sink
-        self._sink = Sink(options, layout)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None
-        sink, batch = (
-            self._named_sink or context.getLocalProperty(QUERY_ID),
-            context.getLocalProperty(BATCH_ID),
-        )
-        if sink is None or batch is None:
-            raise WriteError(
-                ErrorCode.UNSUPPORTED_VERSION, f"this Spark does not say {QUERY_ID} and {BATCH_ID} in a task"
-            )
-        return self._sink.write(pb.Job(sink=sink, batch=batch), _attempt_of(context), iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        self._sink.commit(messages, str(batch_id))
-
-    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        self._sink.abort(messages, str(batch_id))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pyspark.sql import datasource
+from pyspark.sql.types import StructType
 from tidegate.spark.options import OptionError
 from tidegate.spark.source import TidegateSource
 from tidegate.spark.writing.options import PRODUCER_DEFAULT, WriteOptions, parse_write_options
@@ -96,6 +98,14 @@ def test_no_password_is_shown() -> None:
 def test_the_source_says_what_is_wrong_with_what_was_meant(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         TidegateSource(given)
+
+
+def test_a_stream_of_a_spark_that_is_too_old_has_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter")
+    source = TidegateSource(BASE | {"topic": "t"})
+    with pytest.raises(OptionError, match=r"PySpark 4\.1 or newer.*in foreachBatch"):
+        source.streamWriter(StructType().add("value", "string"), False)
+    source.writer(StructType().add("value", "string"), False)
 
 
 def test_a_read_with_options_of_a_write_learns_what_a_read_needs() -> None:

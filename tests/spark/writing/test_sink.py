@@ -293,6 +293,33 @@ def test_a_stream_goes_on_from_its_checkpoint_and_replays_nothing_without_it(
     assert Counter(values(node, topic)) == Counter([*range(30), *range(30)])
 
 
+def test_a_stream_that_updates_writes_in_foreach_batch_exactly_once(
+    spark: SparkSession, node: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    source = made(node, f"{topic}-source")
+    with Producer(node.bootstrap) as producer:
+        for number in range(8):
+            producer.send_and_wait(source, b"%d" % number, partition=0)
+    bootstrap, ran = node.bootstrap, []
+
+    def twice(rows: DataFrame, batch: int) -> None:
+        ran.append(batch)
+        given = {"bootstrap": bootstrap, "topic": topic, "sinkId": topic, "jobId": f"batch-{batch}"}
+        for _ in range(2):
+            rows.write.format("tidegate").options(**given).mode("append").save()
+
+    read = spark.readStream.format("tidegate").options(bootstrap=bootstrap, subscribe=source)
+    read = read.options(startingOffsets="earliest", maxOffsetsPerTrigger=4)
+    counts = read.load().groupBy("partition").count().selectExpr("cast(count as string) as value")
+    writer = counts.writeStream.foreachBatch(twice).outputMode("update")
+    query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(READY_S)
+    finally:
+        query.stop()
+    assert (ran, values(node, topic)) == ([0, 1], [4, 8])
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "said"),
     [
