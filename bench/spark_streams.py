@@ -1,7 +1,9 @@
 """A trigger of a Spark stream, through this source and through Spark's Kafka connector, on one node, taking
 turns: milliseconds of an empty trigger and of one with 10,000 records, and whether both cut the same ranges.
 
-    python -m bench.spark_streams [--jars DIR] [--rounds 3] [--batches 20]
+    python -m bench.spark_streams [--jars DIR] [--rounds 3] [--batches 20] [--sink]
+
+With --sink each writes back into a topic, by its own sink: ours exactly-once, the connector's at-least-once.
 
 Needs `mvn` on the path to fetch the connector's jars, unless --jars names a folder that has them.  Spark's
 progress reports say what a trigger took.  The first round of each is not counted.
@@ -41,7 +43,7 @@ PARTITIONS = 4
 TRIGGER_RECORDS = 10_000
 VALUE = b"x" * 200
 IDLE_TRIGGERS = 40
-TOPIC = "flights"
+TOPIC, COPIES = "flights", "copies"
 SOURCES = ("tidegate", "kafka")
 
 
@@ -60,8 +62,11 @@ def jars(given: Path | None) -> list[Path]:
 class Bench:
     """One session and one node for all rounds."""
 
-    def __init__(self, spark: SparkSession, cluster: LocalCluster, folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, cluster: LocalCluster, folder: Path, *, writes_back: bool
+    ) -> None:
         self._spark = spark
+        self._writes_back, self._bootstrap = writes_back, cluster.bootstrap
         self._addresses = {"tidegate": cluster.node(1).grpc_address, "kafka": cluster.bootstrap}
         self._folder = folder
         self._queries = 0
@@ -71,7 +76,11 @@ class Bench:
         given = {"kafka.bootstrap.servers": self._addresses[source], "subscribe": TOPIC} | options
         given["kafka.isolation.level"] = "read_committed"
         frame = self._spark.readStream.format(source).options(**given).load()
-        writer = frame.select("value", "partition", "offset").writeStream.format("noop")
+        if self._writes_back:
+            writer = frame.select("value").writeStream.format(source)
+            writer = writer.options(**{"kafka.bootstrap.servers": self._bootstrap, "topic": COPIES})
+        else:
+            writer = frame.select("value", "partition", "offset").writeStream.format("noop")
         writer = writer.option("checkpointLocation", str(self._folder / f"{source}-{self._queries}"))
         return writer.trigger(**trigger).start()
 
@@ -111,7 +120,7 @@ class Bench:
 
 def fill(cluster: LocalCluster, batches: int) -> None:
     with Admin(cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
+        admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (TOPIC, COPIES)])
     records = batches * TRIGGER_RECORDS
     with Producer(cluster.bootstrap) as producer:
         sends = (Send(VALUE, partition=number % PARTITIONS) for number in range(records))
@@ -124,6 +133,7 @@ def main() -> None:
     parser.add_argument("--jars", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=20, help="micro-batches of a round")
+    parser.add_argument("--sink", action="store_true", help="write back into a topic")
     given = parser.parse_args()
     found = ",".join(map(str, jars(given.jars)))
     idle_reports = "--conf spark.sql.streaming.noDataProgressEventInterval=0"
@@ -137,7 +147,8 @@ def main() -> None:
             fill(cluster, given.batches)
             spark = local_session("bench")
             try:
-                measure(Bench(spark, cluster, Path(place)), given.rounds)
+                bench = Bench(spark, cluster, Path(place), writes_back=given.sink)
+                measure(bench, given.rounds)
             finally:
                 stop_session(spark)
         finally:

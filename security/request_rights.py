@@ -166,9 +166,6 @@ METHOD_RIGHTS: Final[Mapping[str, Right]] = {
     "PlanManyRanges": _TOPIC_DESCRIBE,
     "CountRecords": _TOPIC_DESCRIBE,
     "ReadRange": _TOPIC_READ,
-    "GetCut": _TOPIC_READ,
-    "ListCuts": _TOPIC_DESCRIBE,
-    **dict.fromkeys(("PinCut", "UnpinCut"), Right(_Op.ALTER, _T)),
     "PrepareTransaction": _TRANSACTION_WRITE,
     "PrepareTransaction/two-phase": _TWO_PHASE_COMMIT,
     **dict.fromkeys(
