@@ -247,9 +247,11 @@ class RunningShard(Generic[EventT, ReplyT, EffectT]):
 
     @property
     def _is_full(self) -> bool:
-        config, callers = self._around.config, self.callers
-        unfinished = len(callers.parked) + len(self._inbox)
-        return unfinished >= config.parked_max or len(callers.waiting) >= config.waiting_max
+        return self._is_congested or len(self.callers.waiting) >= self._around.config.waiting_max
+
+    @property
+    def _is_congested(self) -> bool:
+        return len(self.callers.parked) + len(self._inbox) >= self._around.config.parked_max
 
     def run(self) -> None:
         """Runs the shard until nothing is left to do: first parked answers and effects that are committed,
@@ -473,7 +475,8 @@ class RunningShard(Generic[EventT, ReplyT, EffectT]):
     def tick(self, *, timers: bool) -> None:
         now_ms = self._around.clock.now_ms
         self.callers.expire(now_ms, self.partition)
-        if timers and self.phase is Phase.ACTIVE and not self._is_full:
+        # callers that wait hinder no timer: some of the timers end their wait
+        if timers and self.phase is Phase.ACTIVE and not self._is_congested:
             self._inbox += [(event, None) for event in self.shard.due(now_ms)]
         self.run()
 
