@@ -41,6 +41,9 @@ from .coordinators.marker_writing import MarkerWrites
 from .coordinators.producer_ids import ProducerIds
 from .coordinators.transaction_coordination import TransactionCoordination
 from .coordinators.transaction_enlistment import TransactionEnlistment
+from .cuts.cut_service import CutService
+from .cuts.cut_shards import CutShards
+from .cuts.taker import CutTaker
 from .data.coordinator_calls import CoordinatorCalls
 from .data.data_service import DataService
 from .data.job_service import JobService
@@ -119,6 +122,8 @@ class Parts:
     housekeeping: Housekeeping
     moves: ReplicaMoves
     peers: Peers
+    cut_taker: CutTaker
+    cut_service: CutService
     grpc: grpc.aio.Server
     access: GrpcAccess
     data_service: DataService
@@ -176,6 +181,7 @@ def assemble(
         reserves=foundation.reserves,
         transactions=coordinators.transactions,
         groups=coordinators.groups,
+        cut_shards=coordinators.cut_shards,
         enlistment=coordinators.enlistment,
         lifecycle=joined.lifecycle,
         probing=joined.probing,
@@ -199,6 +205,9 @@ def assemble(
         handled_keys=handled_keys,
     )
     flush = group_commit.request
+    cut_taker = CutTaker(
+        cluster, joined.controller, _peers(foundation, cluster, "cuts"), coordinators.cut_shards, clock
+    )
     return Parts(
         broker=broker,
         metadata=joined.metadata,
@@ -226,6 +235,8 @@ def assemble(
         ),
         moves=moves,
         peers=coordinators.peers,
+        cut_taker=cut_taker,
+        cut_service=CutService(cut_taker, admission.access),
         grpc=_grpc_server(foundation, admission.access),
         access=admission.access,
         data_service=DataService(
@@ -373,18 +384,23 @@ class _Coordinators:
     enlistment: TransactionEnlistment
     topics: TopicCreation
     peers: Peers
+    cut_shards: CutShards
+
+
+def _peers(foundation: Foundation, cluster: ClusterView, purpose: str) -> Peers:
+    return Peers(
+        cluster.kafka_address,
+        client_id=f"tidegate-{purpose}-{foundation.configuration.node_id}",
+        max_frame_bytes=foundation.peer_frame_bytes_max,
+        tls=foundation.certificates.brokers,
+    )
 
 
 def _coordinators(foundation: Foundation, joined: _Joined, replicas: ReplicaManager) -> _Coordinators:
     configuration, clock, cluster = foundation.configuration, foundation.clock, joined.cluster
     node_id, lifecycle = configuration.node_id, joined.lifecycle
     on_invalid = foundation.fail_stop if configuration.flag("debug.validate") else None
-    peers = Peers(
-        cluster.kafka_address,
-        client_id=f"tidegate-node-{node_id}",
-        max_frame_bytes=foundation.peer_frame_bytes_max,
-        tls=foundation.certificates.brokers,
-    )
+    peers = _peers(foundation, cluster, "node")
     producer_ids = _producer_ids(node_id, joined.controller, lifecycle)
     groups = GroupCoordination(
         configuration, cluster, replicas, lifecycle, clock, foundation.fail_stop, on_invalid
@@ -395,7 +411,8 @@ def _coordinators(foundation: Foundation, joined: _Joined, replicas: ReplicaMana
     )  # fmt: skip
     topics = TopicCreation(configuration, cluster, joined.controller, replicas.logs_made)
     enlistment = TransactionEnlistment(node_id, topics, transactions, peers, clock)
-    return _Coordinators(groups, transactions, producer_ids, enlistment, topics, peers)
+    cut_shards = CutShards(transactions, replicas)
+    return _Coordinators(groups, transactions, producer_ids, enlistment, topics, peers, cut_shards)
 
 
 def _producer_ids(node_id: int, controller: ControllerClient, lifecycle: BrokerLifecycle) -> ProducerIds:

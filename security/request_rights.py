@@ -166,6 +166,7 @@ METHOD_RIGHTS: Final[Mapping[str, Right]] = {
     "PlanManyRanges": _TOPIC_DESCRIBE,
     "CountRecords": _TOPIC_DESCRIBE,
     "ReadRange": _TOPIC_READ,
+    "TakeCut": _TOPIC_READ,
     "PrepareTransaction": _TRANSACTION_WRITE,
     "PrepareTransaction/two-phase": _TWO_PHASE_COMMIT,
     **dict.fromkeys(

@@ -91,6 +91,15 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
+class NodeRequest(IntEnum):
+    """Tidegate's own requests between brokers, in no table of Kafka's: version 0, and a protobuf message
+    (`proto/cuts.proto`) as the body.  No client sends them, and ApiVersions does not name them."""
+
+    HOLD_DECISIONS = 32_001
+    RELEASE_DECISIONS = 32_002
+    CUT_BOUNDS = 32_003
+
+
 @dataclass(frozen=True, slots=True)
 class ApiSpec:
     """One request: versions served, the first flexible one (KIP-482), the lowest advertised, the highest

@@ -265,6 +265,11 @@ class ControllerClient:
     ) -> pb.AllocateProducerIdsReply:
         return await self._call(pb.AllocateProducerIdsReply, "AllocateProducerIds", request, timeout_s)
 
+    async def read_barrier(self, timeout_s: float) -> int:
+        """A node whose metadata reach the returned index has all that was committed before this call."""
+        reply = await self._call(pb.ReadBarrierReply, "ReadBarrier", pb.ReadBarrierRequest(), timeout_s)
+        return reply.metadata_index
+
     async def describe_quorum(
         self, node_id: int, timeout_s: float = VOTER_TIMEOUT_S
     ) -> pb.DescribeQuorumReply:

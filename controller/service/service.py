@@ -60,6 +60,7 @@ SNAPSHOT_CHUNK_BYTES = 1 << 20
 KEEP_ALIVE_S_MIN = 0.5
 KEEP_ALIVE_S_MAX = 1.0
 FOLLOWERS_MAX = 1024
+BARRIER_S = 5.0
 
 _Arguments = ParamSpec("_Arguments")
 _Reply = TypeVar("_Reply")
@@ -331,6 +332,11 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
         view.isr.extend(partition.isr)
         view.elr.extend(partition.elr)
         return view
+
+    @_answers(rpc.ReadBarrierReply, waits_at_entry=True)
+    async def ReadBarrier(self, request: rpc.ReadBarrierRequest, context: Any) -> rpc.ReadBarrierReply:
+        index = await self._log.barrier(BARRIER_S)
+        return rpc.ReadBarrierReply(status=self._status(), metadata_index=index)
 
     @_answers(rpc.AllocateProducerIdsReply, waits_at_entry=False)
     async def AllocateProducerIds(

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from .cut_events import ExpireHolds, HoldDecisions, ReleaseDecisions
 from .events import (
     AddOffsets,
     AddPartitions,
@@ -74,6 +75,9 @@ def may_wait(event: TransactionEvent) -> bool:
             | ForgetJobs()
             | ListJobs()
             | DescribeJob()
+            | HoldDecisions()
+            | ReleaseDecisions()
+            | ExpireHolds()
         ):
             return False
 

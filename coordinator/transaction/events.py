@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ...wire.errors import ErrorCode
 from ..outcome import Reply, Wait, Write
+from .cut_events import CutEvent, CutReply
 from .job_events import ContinueJob, JobEvent, JobReply
 from .state import (
     NO_PRODUCER_EPOCH,
@@ -153,6 +154,7 @@ TransactionEvent = (
     | DescribeTransactions
     | ExpireAwaitingCompletion
     | JobEvent
+    | CutEvent
 )
 
 
@@ -203,7 +205,7 @@ class Done:
     """The answer of a timer or marker event."""
 
 
-TransactionReply = ProducerReply | PartitionsReply | ListReply | DescribeReply | JobReply | Done
+TransactionReply = ProducerReply | PartitionsReply | ListReply | DescribeReply | JobReply | CutReply | Done
 
 
 @dataclass(slots=True, frozen=True)
@@ -226,7 +228,14 @@ class NeedProducerIds:
     retries."""
 
 
-TransactionEffect = SendMarkers | NeedProducerIds | ContinueJob
+@dataclass(slots=True, frozen=True)
+class CompleteHeld:
+    """Effect: the shard is not held any more; submit these."""
+
+    events: tuple[MarkersWritten, ...]
+
+
+TransactionEffect = SendMarkers | NeedProducerIds | ContinueJob | CompleteHeld
 TransactionOutcome = (
     Reply[TransactionReply, TransactionEffect]
     | Write[TransactionReply, TransactionEffect]

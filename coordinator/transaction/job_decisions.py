@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from ...wire.errors import ErrorCode, KafkaError
 from ..outcome import Context, CoordinatorRecord, Reply, Write
 from . import job_records
+from .decision_holds import DecisionHolds
 from .events import (
     Done,
     InitProducerId,
@@ -95,12 +96,17 @@ class JobDecisions:
     """Of one shard."""
 
     def __init__(
-        self, config: TransactionConfig, port: AttemptPort, require_level: Callable[[], None]
+        self,
+        config: TransactionConfig,
+        port: AttemptPort,
+        holds: DecisionHolds,
+        require_level: Callable[[], None],
     ) -> None:
         """`require_level()` raises UNSUPPORTED_VERSION before the cluster's upgrade is finished."""
         self.book = JobBook()
         self._config = config
         self._port = port
+        self._holds = holds
         self._require_level = require_level
         self._activated_ms = 0
         self._next_scan_ms = 0
@@ -280,6 +286,8 @@ class JobDecisions:
             )
         for winner in wanted:
             self._require_prepared(event.job, winner)
+        if self._holds.is_held(context.now_ms):
+            return self._holds.keep(event.job, context)
         return self._decide(replace(job, state=JobState.COMMITTED, winners=wanted), context)
 
     def _require_prepared(self, job_id: JobId, winner: Winner) -> None:
@@ -307,12 +315,15 @@ class JobDecisions:
         job = self.book.jobs.get(job_id)
         if job is None or job.state is not JobState.OPEN or not self._is_late(job, context.now_ms):
             return Reply(Done())
+        if self._holds.waits(job_id):
+            return Reply(Done())
         return replace(self._decide(replace(job, state=JobState.ABORTED), context), reply=Done())
 
     def _decide(self, job: Job, context: Context) -> Write[TransactionReply, TransactionEffect]:
         decided = replace(job, decided_ms=context.now_ms)
         record = job_records.record_of(decided)
-        return Write((record,), _decided(decided, is_yours=True), (ContinueJob(job.id, job.state),))
+        held, effects = self._holds.tokens_of(job.id), (ContinueJob(job.id, job.state),)
+        return Write((record,), _decided(decided, is_yours=True), effects, resume=held)
 
     # --- what follows from it -------------------------------------------------------------------------------
 

@@ -55,6 +55,8 @@ from ..outcome import (
 )
 from . import job_records, records
 from .awaiting_completion import RequestsAwaitingCompletion
+from .cut_events import ExpireHolds, HoldDecisions, ReleaseDecisions
+from .decision_holds import DecisionHolds
 from .events import (
     AddOffsets,
     AddPartitions,
@@ -83,6 +85,7 @@ from .events import (
     TransactionReply,
 )
 from .identity import check_identity, expected_identity, fenced, repeats_end, repeats_init
+from .job_book import JobBook
 from .job_decisions import JobDecisions
 from .job_events import (
     AbortJob,
@@ -164,9 +167,12 @@ class TransactionShard:
         self.prepared: dict[str, None] = {}
         self.decided: dict[str, None] = {}
         # volatile: all markers are written, COMPLETE is not in the log yet
-        self._marked: dict[str, TransactionIdentity] = {}
+        self.marked: dict[str, TransactionIdentity] = {}
         self._awaiting_completion = RequestsAwaitingCompletion(config.completion_wait_ms)
-        self.jobs = JobDecisions(config, self, lambda: self._require_stored(TransactionState.PREPARED))
+        self.holds = DecisionHolds(self)
+        self.jobs = JobDecisions(
+            config, self, self.holds, lambda: self._require_stored(TransactionState.PREPARED)
+        )
         self._take_producer_id = take_producer_id
         self._is_only_replica = is_only_replica
         self._finalised_level = finalised_level
@@ -176,6 +182,10 @@ class TransactionShard:
         self._activated_ms = 0
         # the entries that the last `validate` has seen; empty where nothing calls it
         self._validated: dict[str, TransactionMetadata] = {}
+
+    @property
+    def book(self) -> JobBook:
+        return self.jobs.book
 
     # --- replay: the only mutator ---------------------------------------------------------------------------
 
@@ -190,7 +200,7 @@ class TransactionShard:
         self.ongoing.pop(transactional_id, None)
         self.prepared.pop(transactional_id, None)
         self.decided.pop(transactional_id, None)
-        self._marked.pop(transactional_id, None)
+        self.marked.pop(transactional_id, None)
         if record.value is None:
             self.transactions.pop(transactional_id, None)
             return
@@ -201,6 +211,7 @@ class TransactionShard:
         self.transactions[transactional_id] = metadata
         if metadata.state.is_decided:
             self.decided[transactional_id] = None
+            self.holds.remove(transactional_id)
             return
         self._awaiting_completion.remove(transactional_id)
         if metadata.state is TransactionState.ONGOING:
@@ -216,6 +227,8 @@ class TransactionShard:
         if job is None and record.value is not None:
             job = job_records.decode_value(job_id, record.value)
         self.jobs.book.replay(job_id, job)
+        if job_id not in self.jobs.book.open:
+            self.holds.remove(job_id)
 
     def replay_marker(self, producer: ProducerIdentity, commit: bool, offset: int) -> None:
         """No transaction writes to __transaction_state; a stray marker changes nothing."""
@@ -235,11 +248,13 @@ class TransactionShard:
 
     def due(self, now_ms: int) -> Sequence[TransactionEvent]:
         events: list[TransactionEvent] = list(self.jobs.due(now_ms))
-        if self._marked and now_ms >= self._next_completion_ms:
+        if self.marked and now_ms >= self._next_completion_ms:
             self._next_completion_ms = now_ms + self.config.completion_retry_interval_ms
-            events += [MarkersWritten(identity) for identity in self._marked.values()]
+            events += [MarkersWritten(identity) for identity in self.marked.values()]
         if self._awaiting_completion.has_overdue(now_ms):
             events.append(ExpireAwaitingCompletion())
+        if self.holds.is_overdue(now_ms):
+            events.append(ExpireHolds())
         if now_ms >= self._next_timeout_scan_ms:
             self._next_timeout_scan_ms = now_ms + self.config.timeout_scan_interval_ms
             late = [name for name in self.ongoing if self._timed_out(self.transactions[name], now_ms)]
@@ -310,6 +325,8 @@ class TransactionShard:
                 return self._list(event, context)
             case DescribeTransactions():
                 return self._describe(event)
+            case HoldDecisions() | ReleaseDecisions() | ExpireHolds():
+                return self.holds.handle(event, context)
             case (
                 OpenAttempt()
                 | PrepareAttempt()
@@ -537,6 +554,8 @@ class TransactionShard:
         if action is Action.CONFIRM:
             reply = ProducerReply(*current.client_identity) if with_epoch else ProducerReply(-1, -1)
             return self._unchanged(current, reply, event.transaction_version)
+        if event.commit and self.holds.is_held(context.now_ms):
+            return self.holds.keep(event.transactional_id, context)
         following = replace(
             current,
             state=TransactionState.PREPARE_COMMIT if event.commit else TransactionState.PREPARE_ABORT,
@@ -630,7 +649,9 @@ class TransactionShard:
         completed = PROPERTIES[current.state].completed_as
         if RULES[(current.state, Stimulus.MARKERS_WRITTEN)] is not Action.COMPLETE or completed is None:
             return Reply(Done())
-        self._marked[identity.transactional_id] = identity
+        self.marked[identity.transactional_id] = identity
+        if current.state.commits and self.holds.is_held(context.now_ms):
+            return Reply(Done())
         following = replace(
             current,
             state=completed,
@@ -670,7 +691,7 @@ class TransactionShard:
         current = self.transactions.get(transactional_id)
         if current is None or RULES[(current.state, Stimulus.TIMEOUT)] is not Action.FENCE:
             return Reply(Done())
-        if not self._timed_out(current, context.now_ms):
+        if not self._timed_out(current, context.now_ms) or self.holds.waits(transactional_id):
             return Reply(Done())
         return self._fence_producer(current, context, Done(), may_resume=True)
 
@@ -751,11 +772,13 @@ class TransactionShard:
             yield "the index of prepared transactions disagrees with the entry"
         if (name in self.decided) != state.is_decided:
             yield "the index of decided transactions disagrees with the entry"
-        marked = self._marked.get(name)
+        marked = self.marked.get(name)
         if marked is not None and (entry is None or marked != self._identity(entry, entry.record_offset)):
             yield f"{marked} is marked, and is not the decided transaction"
         if self._awaiting_completion.tokens_of(name) and not state.is_decided:
             yield "a request awaits the completion of a transaction that is not decided"
+        if self.holds.waits(name) and state not in (TransactionState.ONGOING, TransactionState.PREPARED):
+            yield "a commit waits for the end of a hold, and the transaction is not open"
 
     def _validate_tables(self) -> None:
         """What is no matter of one entry: the keys, the jobs, and that no two ids share a producer id."""
@@ -767,7 +790,7 @@ class TransactionShard:
             for producer_id in (entry.producer_id, entry.next_producer_id):
                 owner = name if producer_id == NO_PRODUCER_ID else owners.setdefault(producer_id, name)
                 assert owner == name, f"{name} and {owner} both have producer id {producer_id}"
-        for index in (self.ongoing, self.prepared, self.decided, self._marked):
+        for index in (self.ongoing, self.prepared, self.decided, self.marked):
             unknown = index.keys() - self.transactions.keys()
             assert not unknown, f"an index names the unknown transactional ids {sorted(unknown)}"
 
@@ -798,7 +821,8 @@ class TransactionShard:
                 f"{following.transactional_id}: producer epoch {following.producer_epoch} is out of range"
             )
         self._require_stored(following.state)
-        return Write((self._record_of(following),), reply, effects)
+        held = self.holds.tokens_of(following.transactional_id) if following.state.is_decided else ()
+        return Write((self._record_of(following),), reply, effects, resume=held)
 
     def _require_stored(self, state: TransactionState) -> None:
         if not is_stored(state, self._finalised_level()):

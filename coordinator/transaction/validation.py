@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from .cut_events import ExpireHolds, HoldDecisions, ReleaseDecisions
 from .events import (
     AddOffsets,
     AddPartitions,
@@ -77,6 +78,9 @@ def transactional_ids_of(event: TransactionEvent) -> tuple[str, ...]:
             | ForgetJobs()
             | ListJobs()
             | DescribeJob()
+            | HoldDecisions()
+            | ReleaseDecisions()
+            | ExpireHolds()
         ):
             return ()
 

@@ -20,7 +20,7 @@ from ...controller.state.model import BrokerState
 from ...runtime.network import FrameConnection, connect_frames
 from ...runtime.tls import MutualTls
 from ...wire import codec, fetch
-from ...wire.api import ApiKey
+from ...wire.api import ApiKey, NodeRequest
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.fetch import FetchRequest, FetchResponse
 from .node_certificates import require_node
@@ -69,7 +69,7 @@ class Peer:
 
     async def exchange(
         self,
-        api_key: ApiKey,
+        api_key: ApiKey | NodeRequest,
         version: int,
         body: list[bytes | memoryview],
         decode: Callable[[memoryview], Any],

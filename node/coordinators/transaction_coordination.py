@@ -15,6 +15,7 @@ from ...coordinator.running_shard import RuntimeConfig
 from ...coordinator.runtime import CoordinatorRuntime
 from ...coordinator.shard_view import ShardView
 from ...coordinator.transaction.events import (
+    CompleteHeld,
     MarkersWritten,
     NeedProducerIds,
     SendMarkers,
@@ -160,6 +161,10 @@ class TransactionCoordination:
         partitions = await self._cluster.state_partitions(TRANSACTION_STATE)
         return await self._host.ask_partition(transaction_partition_for(transactional_id, partitions), event)
 
+    async def ask_partition(self, partition: int, event: TransactionEvent) -> Any:
+        """Submits to the shard of a state partition; raises KafkaError (NOT_COORDINATOR, ...)."""
+        return await self._host.ask_partition(partition, event)
+
     async def ask_all(self, event: TransactionEvent) -> list[Any]:
         """Asks every active shard of this node; raises when one is missing.  A tool would abort as hanging
         (KIP-664) a transaction that no coordinator lists."""
@@ -231,6 +236,9 @@ class TransactionCoordination:
                 if effect.decided is not None:
                     self._jobs_decided[effect.decided] += 1
                 self._host.runtime.submit(partition, CarryOutJob(effect.job), None)
+            case CompleteHeld():
+                for event in effect.events:
+                    self._markers_written(partition, event)
 
     def _markers_written(self, state_partition: int, event: MarkersWritten) -> None:
         self._host.runtime.submit(state_partition, event, None)

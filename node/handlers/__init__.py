@@ -5,7 +5,8 @@ A new request is a `handle` in `decoded`.  `serving/requests.py` says what it re
 
 from __future__ import annotations
 
-from ...wire.api import ApiKey
+from ...wire.api import ApiKey, NodeRequest
+from ..cuts import between_nodes
 from ..serving.listener import Handlers
 from .cluster import (
     alter_replica_log_dirs,
@@ -134,4 +135,5 @@ HANDLERS = Handlers(
         ApiKey.WRITE_TXN_MARKERS: write_txn_markers.handle,
     },
     staged={ApiKey.FETCH: fetch.begin, ApiKey.PRODUCE: produce.begin},
+    of_nodes=dict.fromkeys(NodeRequest, between_nodes.handle),
 )

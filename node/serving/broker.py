@@ -19,6 +19,7 @@ from ..coordinators.group_coordination import GroupCoordination
 from ..coordinators.producer_ids import ProducerIds
 from ..coordinators.transaction_coordination import TransactionCoordination
 from ..coordinators.transaction_enlistment import TransactionEnlistment
+from ..cuts.cut_shards import CutShards
 from ..lifecycle.broker_lifecycle import BrokerLifecycle
 from ..lifecycle.probing import Probing
 from ..observation.client_metrics import ClientMetrics
@@ -53,6 +54,7 @@ class Broker:
     reserves: DiskReserves
     transactions: TransactionCoordination
     groups: GroupCoordination
+    cut_shards: CutShards
     enlistment: TransactionEnlistment
     lifecycle: BrokerLifecycle
     probing: Probing

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ...runtime import logs
@@ -41,7 +41,7 @@ from ...runtime.tasks import spawn
 from ...runtime.turns import LoopTurns, Turn
 from ...runtime.unauthenticated import Unauthenticated
 from ...wire import api, codec, produce
-from ...wire.api import ApiKey
+from ...wire.api import ApiKey, NodeRequest
 from ...wire.codec import RequestHeader
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.primitives import RequestTooLarge
@@ -60,7 +60,7 @@ REQUESTS_IN_WORK_MAX: Final = 64
 UNANSWERED_MAX: Final = 1000
 # A request that has waited for this long when its connection closes gets a line in the log.
 SLOW_S: Final = 1.0
-_NAMES: Final = {int(key): key.name.lower() for key in ApiKey}
+_NAMES: Final = {int(key): key.name.lower() for key in (*ApiKey, *NodeRequest)}
 # These requests wait by design, for records or for other members of a group: no line when the client closes
 # meanwhile.
 _LONG_POLLS: Final = frozenset(_NAMES[key] for key in (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP))
@@ -72,14 +72,17 @@ Answer = Encoded | Fields | None
 Handler = Callable[[Broker, RequestContext, Any], Awaitable[Answer | Deferred]]
 Order = asyncio.Future[None]
 StagedHandler = Callable[[Broker, RequestContext, memoryview], Staged]
+NodeHandler = Callable[[Broker, RequestContext, memoryview], Deferred]
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """`decoded` get the message as kio's entity, `staged` the body's bytes: see `requests.py`."""
+    """`decoded` get the message as kio's entity, `staged` the body's bytes: see `requests.py`.  `of_nodes`
+    are no requests of the Kafka protocol (`NodeRequest`), and get the bytes, too."""
 
     decoded: Mapping[int, Handler]
     staged: Mapping[int, StagedHandler]
+    of_nodes: Mapping[int, NodeHandler] = field(default_factory=dict)
 
     @property
     def keys(self) -> frozenset[int]:
@@ -265,7 +268,9 @@ class ClientConnection:
             raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, refusal)
         name = _NAMES.get(header.api_key, str(header.api_key))
         slot = _Slot(name, started, lease)
-        if not api.is_supported(header.api_key, header.api_version) or header.api_key not in self._served:
+        of_nodes = self._handlers.of_nodes.get(header.api_key)
+        is_served = api.is_supported(header.api_key, header.api_version) and header.api_key in self._served
+        if of_nodes is None and not is_served:
             self._unsupported(header, slot, frame, position)
             return
         sender = (
@@ -293,6 +298,8 @@ class ClientConnection:
                 return
             self._unanswered = request.unanswered
             outcome = await request.execute()
+        elif of_nodes is not None:
+            outcome = of_nodes(self._broker, context, frame[position:])
         else:
             if self._last_turn is not None:
                 await self._last_turn

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, get_args
 
 import pytest
-from tidegate.chaos.sim.transactions.faults import TV1, Faults
+from tidegate.chaos.sim.transactions.faults import CUTS, TV1, Faults
 from tidegate.chaos.sim.transactions.world import World as TransactionWorld
 from tidegate.coordinator.group.classic.events import (
     Heartbeat,
@@ -47,6 +47,7 @@ from tidegate.coordinator.group.events import (
 )
 from tidegate.coordinator.group.shard import GroupShard
 from tidegate.coordinator.outcome import Context, CoordinatorRecord
+from tidegate.coordinator.transaction import cut_events as cuts
 from tidegate.coordinator.transaction import events as transaction
 from tidegate.coordinator.transaction import job_events as jobs
 from tidegate.coordinator.transaction.shard import TransactionShard
@@ -111,6 +112,7 @@ TRANSACTION_ROWS: dict[type, tuple[Stimulus, ...]] = {
     ),
     transaction.ListTransactions: (),
     transaction.ExpireAwaitingCompletion: (),
+    **dict.fromkeys((cuts.HoldDecisions, cuts.ReleaseDecisions, cuts.ExpireHolds), ()),
 }
 
 
@@ -238,6 +240,7 @@ SENT = {
     transaction.TimeoutTransaction, transaction.ExpireAwaitingCompletion,
     jobs.OpenAttempt, jobs.PrepareAttempt, jobs.RenewJob, jobs.CommitJob, jobs.AbortJob, jobs.TimeoutJob,
     jobs.CarryOutJob, jobs.ForgetJobs,
+    cuts.HoldDecisions, cuts.ReleaseDecisions, cuts.ExpireHolds,
 }  # fmt: skip
 NOT_SENT: dict[type, WhyNot] = {
     ListGroups: WhyNot.READS,
@@ -302,6 +305,7 @@ def test_a_simulator_sends_each_event_or_it_stands_here_why_not(monkeypatch: pyt
         TransactionWorld(seed).run(600)
         TransactionWorld(seed, TV1).run(600)
         TransactionWorld(seed, Faults(jobs=True, stall=0.02)).run(1_500)
+        TransactionWorld(seed, CUTS).run(400)
     assert sent == SENT
     assert SENT | NOT_SENT.keys() == {*get_args(GroupEvent), *get_args(transaction.TransactionEvent)}
     assert not SENT & NOT_SENT.keys()

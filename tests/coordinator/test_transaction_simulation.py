@@ -283,7 +283,7 @@ class CompletesOnce(TransactionShard):
     """Does not repeat a COMPLETE whose append was refused (docs/semantics.md T19)."""
 
     def due(self, now_ms: int) -> Any:
-        self._marked.clear()
+        self.marked.clear()
         return super().due(now_ms)
 
 

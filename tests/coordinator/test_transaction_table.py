@@ -252,14 +252,14 @@ def check_outcome(state: S, stimulus: Stimulus, max_epoch: int, level: int) -> N
 
 REPLAYED = {"transactions", "ongoing", "prepared", "decided"}
 VOLATILE = {
-    "config", "coordinator_epoch", "_marked", "_awaiting_completion", "_take_producer_id", "_is_only_replica",
+    "config", "coordinator_epoch", "marked", "_awaiting_completion", "_take_producer_id", "_is_only_replica",
     "_finalised_level", "_next_timeout_scan_ms", "_next_completion_ms", "_next_expiration_scan_ms",
-    "_activated_ms", "_validated",
+    "_activated_ms", "_validated", "holds",
 }  # fmt: skip
 OF_JOBS = {"book"}
 """What is replayed: all of it."""
 VOLATILE_OF_JOBS = {
-    "_config", "_port", "_require_level", "_activated_ms", "_next_scan_ms", "_next_forgetting_ms",
+    "_config", "_port", "_holds", "_require_level", "_activated_ms", "_next_scan_ms", "_next_forgetting_ms",
 }  # fmt: skip
 
 

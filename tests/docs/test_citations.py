@@ -36,6 +36,7 @@ ABLATIONS = {
     "chaos/sim/quorum/ablations.py": "ABLATIONS",
     "tests/replication/test_simulation_ablations.py": "ABLATIONS",
     "tests/coordinator/test_transaction_simulation.py": "ABLATIONS",
+    "tests/coordinator/test_cut_simulation.py": "ABLATIONS",
 }
 """Where safeguards are taken out one by one, and the table that lists them."""
 

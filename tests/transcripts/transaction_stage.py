@@ -81,7 +81,7 @@ class Stage:
             DataPartition(TransactionPartition("t", index)) for index in range(DATA_PARTITIONS + 1)
         ]
         self.coordinators = Coordinators(self.environment, self.partitions, completion_wait_ms=0)
-        self.requests = SpokenRequests(self.say, self.environment, self.coordinators, self.partitions)
+        self.requests = SpokenRequests(self.say, self.environment, [self.coordinators], self.partitions)
         self.producers: dict[str, Producer] = {}
         self.held: set[str] = set()
         self.lines: list[str] = []

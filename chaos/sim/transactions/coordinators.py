@@ -3,7 +3,7 @@ state partition."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -12,7 +12,7 @@ from typing import Any
 from ....controller.state.model import TWO_PHASE_COMMIT_LEVEL
 from ....coordinator.running_shard import RuntimeConfig
 from ....coordinator.runtime import CoordinatorRuntime
-from ....coordinator.transaction.events import SendMarkers, TransactionConfig
+from ....coordinator.transaction.events import CompleteHeld, SendMarkers, TransactionConfig
 from ....coordinator.transaction.job_events import CarryOutJob, ContinueJob
 from ....coordinator.transaction.markers import MarkerBatch
 from ....coordinator.transaction.shard import TransactionShard
@@ -113,6 +113,9 @@ class Node:
             self.finish(self.queue.add(0, effect))
         elif isinstance(effect, ContinueJob):
             self.runtime.submit(0, CarryOutJob(effect.job), None)
+        elif isinstance(effect, CompleteHeld):
+            for event in effect.events:
+                self.runtime.submit(0, event, None)
 
     def finish(self, result: Any) -> None:
         for partition, event in result.written:
@@ -156,14 +159,18 @@ class Node:
 
 
 class Coordinators:
-    """All nodes, and which of them leads the state partition."""
+    """Of one state partition: all nodes, and which of them leads it."""
 
     def __init__(
-        self, environment: Environment, partitions: Sequence[DataPartition], completion_wait_ms: int
+        self,
+        environment: Environment,
+        partitions: Sequence[DataPartition],
+        completion_wait_ms: int,
+        producer_ids: Iterator[int] | None = None,
     ) -> None:
         self._environment = environment
         self.state = StatePartition()
-        self.producer_ids = count(100)
+        self.producer_ids = count(100) if producer_ids is None else producer_ids
         config = TransactionConfig(
             max_producer_epoch=environment.faults.max_epoch,
             timeout_scan_interval_ms=100,
@@ -193,6 +200,8 @@ class Coordinators:
         able = [node for node in in_sync if node.alive and node is not besides and not node.leads]
         self.state.leader = None
         if able:
+            if self._environment.faults.cuts:  # the controller takes it for dead
+                self.state.in_sync.discard(besides.number)
             self.elect(self._environment.random.choice(able))
 
     def fetch(self, node: Node) -> None:

@@ -18,6 +18,8 @@ class Environment:
         self.random = Random(seed)
         self.faults = faults
         self.now_ms = 1_000_000
+        self.moment = 0
+        """Rises with whatever is noted: which of two things was first."""
         self.healing = False
         """No fault happens any more."""
         self.violations: list[str] = []
@@ -26,6 +28,11 @@ class Environment:
         """On their way, in any order."""
         self.late: list[tuple[int, Delivery]] = []
         """(when it may arrive, message)."""
+
+    def note(self) -> int:
+        """This moment, later than every other one that was noted."""
+        self.moment += 1
+        return self.moment
 
     def inflicts(self, chance: float) -> bool:
         """A fault of this chance happens now."""
@@ -55,5 +62,5 @@ class Environment:
         arrived = [deliver for due_ms, deliver in self.late if due_ms <= self.now_ms]
         self.late = [(due_ms, deliver) for due_ms, deliver in self.late if due_ms > self.now_ms]
         self.messages += arrived
-        for _ in range(min(len(self.messages), self.random.randint(0, 6))):
+        for _ in range(min(len(self.messages), self.random.randint(0, self.faults.deliveries))):
             self.messages.pop(self.random.randrange(len(self.messages)))()

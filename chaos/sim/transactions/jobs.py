@@ -26,7 +26,6 @@ from ....coordinator.transaction.job_events import (
 from ....coordinator.transaction.jobs import JobId, JobState, Winner, transactional_id
 from ....wire.errors import ErrorCode, KafkaError
 from .environment import Environment
-from .partitions import DATA_PARTITIONS
 from .producers import RETRIABLE, Workload
 from .requests import Requests
 
@@ -42,6 +41,8 @@ class Decisions:
     """The values of each attempt that was opened, and their partitions."""
     proposed: list[frozenset[Winner]] = field(default_factory=list)
     committed: set[frozenset[Winner]] = field(default_factory=set)
+    began: int = 0
+    acknowledged: int | None = None
 
 
 class Asker:
@@ -192,8 +193,9 @@ class Driver(Asker):
 
     def _begin(self) -> None:
         self.is_idle = False
+        self._decisions.setdefault(self.job, Decisions(began=self._environment.note()))
         places = [
-            [self._random.randrange(DATA_PARTITIONS) for _ in range(self._random.randint(1, 3))]
+            [self._random.choice(self._workload.places) for _ in range(self._random.randint(1, 3))]
             for _ in range(self._random.randint(1, 3))
         ]
         self.attempts = [[self._attempt(each)] for each in places]
@@ -243,7 +245,10 @@ class Driver(Asker):
         if not isinstance(reply, DecisionReply) or reply.outcome is not JobState.COMMITTED:
             return
         if reply.winners:  # a batch whose record is forgotten has none to tell
-            self._decisions.setdefault(job, Decisions()).committed.add(frozenset(reply.winners))
+            noted = self._decisions.setdefault(job, Decisions())
+            noted.committed.add(frozenset(reply.winners))
+            if noted.acknowledged is None:
+                noted.acknowledged = self._environment.note()
 
 
 def violations(decisions: dict[JobId, Decisions], seen: list[set[int]]) -> list[str]:

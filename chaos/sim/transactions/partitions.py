@@ -16,6 +16,8 @@ from typing import Final
 from ....coordinator.group.classic.records import OffsetKey, decode_key, decode_offset_value
 from ....coordinator.transaction.events import SendMarkers
 from ....coordinator.transaction.state import TransactionPartition
+from ....node.cuts.bounds import bounds_of
+from ....proto import cuts_pb2 as pb
 from ....storage.log.log import AppendOrigin, Log, LogConfig, VerificationGuard
 from ....wire.errors import ErrorCode, KafkaError
 from ....wire.records import ControlType, decode_batch, decode_marker, encode_marker, iterate_headers
@@ -41,8 +43,13 @@ def value_of(key: bytes | None, value: bytes | None) -> int:
 class DataPartition:
     """See the module's text.  `violations` are what its reader saw."""
 
-    def __init__(self, name: TransactionPartition) -> None:
+    def __init__(self, name: TransactionPartition, *, lags: bool = False) -> None:
+        """`lags`: followers learn late of records and of the high watermark, and a new leader late of
+        followers."""
         self.name = name
+        self._lags = lags
+        self._silent_for = 0
+        """So many turns, because its followers have not fetched from it yet, the leader commits nothing."""
         self.disk = LyingDisk()
         self.logs = [
             Log.open(
@@ -57,10 +64,16 @@ class DataPartition:
         self.moves = 0
         self.violations: list[str] = []
         self.seen: list[int] = []
+        self.seen_at: dict[int, int] = {}
+        """The moment in which the reader had a value."""
         self._waiting: list[tuple[int, Reply]] = []
         self._position = 0
         self._stable = 0  # within the leader epoch
         self._exposed = 0  # in any
+        self._in_sync = set(range(REPLICAS))
+        self._epoch_start = 0
+        self._deposed: dict[int, tuple[int, int]] = {}
+        """Replicas that do not know that another one leads: the epoch in which each did, and its start."""
         self.log.assign_epoch(1, 0)
 
     @property
@@ -106,26 +119,39 @@ class DataPartition:
     def replicate(self, random: Random, *, everything: bool) -> None:
         """Followers take a batch or two, or all; then what all have is committed, and the reader reads on."""
         leader = self.log
-        for log in self.logs:
-            if log is leader:
+        for number, log in enumerate(self.logs):
+            if log is leader or number in self._deposed:
                 continue
-            if log.log_end_offset < leader.log_end_offset and (everything or random.random() < 0.5):
+            chance = 0.25 if self._lags else 0.5
+            if log.log_end_offset < leader.log_end_offset and (everything or random.random() < chance):
                 size = _ALL if everything else random.choice((1, 300))
                 log.append_follower(
                     leader.read(log.log_end_offset, size, upper_offset=leader.log_end_offset).data
                 )
-            log.set_high_watermark(min(leader.high_watermark, log.log_end_offset))
-        leader.set_high_watermark(min(log.log_end_offset for log in self.logs))
+            if not self._lags or everything or random.random() < 0.2:
+                log.set_high_watermark(min(leader.high_watermark, log.log_end_offset))
+            if log.log_end_offset >= max(leader.high_watermark, self._epoch_start):
+                self._in_sync.add(number)
+        if self._silent_for and not everything:
+            self._silent_for -= 1
+        else:
+            leader.set_high_watermark(min(self.logs[number].log_end_offset for number in self._in_sync))
         self._read()
         answered = [reply for offset, reply in self._waiting if offset <= leader.high_watermark]
         self._waiting = [each for each in self._waiting if each[0] > leader.high_watermark]
         for reply in answered:
             reply(ErrorCode.NONE)
 
-    def move(self, to: int) -> None:
-        """Another replica leads; the others truncate the records that it does not have, and producers whose
-        request waits send it again."""
+    def move(self, to: int, *, unaware: bool = False, silent_for: int = 0) -> None:
+        """Another replica leads, if it is in sync; the others truncate the records that it does not have, and
+        producers whose request waits send it again.  `unaware`: the former leader does not know it yet."""
+        if to not in self._in_sync:
+            return
+        if unaware:
+            self._deposed[self.leader] = self.epoch, self._epoch_start
+            self._in_sync.discard(self.leader)
         self.leader, self.epoch, self._stable = to, self.epoch + 1, 0
+        self._epoch_start, self._silent_for = self.log.log_end_offset, silent_for
         self.moves += 1
         leader = self.log
         leader.assign_epoch(self.epoch, leader.log_end_offset)
@@ -140,13 +166,54 @@ class DataPartition:
                 f"leader the one that begins at {min(undecided)} is open"
             )
             self.violations.append(f"{self.name.partition}: {what}")
-        for log in self.logs:
-            end = _common_end(leader, log)
-            if end < log.log_end_offset and log is not leader:
-                log.truncate_to(end)
+        for number in range(REPLICAS):
+            self._follow(number)
         waiting, self._waiting = self._waiting, []
         for _offset, reply in waiting:
             reply(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _follow(self, number: int) -> None:
+        log = self.logs[number]
+        if log is self.log or number in self._deposed:
+            return
+        end = _common_end(self.log, log)
+        if end < log.log_end_offset:
+            log.truncate_to(end)
+
+    def learn(self) -> None:
+        """Deposed leaders hear of it."""
+        deposed, self._deposed = self._deposed, {}
+        for number in deposed:
+            self._follow(number)
+
+    def bounds(self, at: int, epoch: int) -> pb.PartitionBounds:
+        """What the replica `at` answers to a taker of cuts, as leader in this epoch.  Raises KafkaError."""
+        here = (self.epoch, self._epoch_start) if at == self.leader else self._deposed.get(at)
+        if here is None or here[0] != epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return bounds_of(self.logs[at], *here)
+
+    def read_at(self, cut: pb.CutPartition) -> list[int]:
+        """The values that a reader of this cut gets now."""
+        undecided = {each.producer_id: each.first_offset for each in cut.undecided}
+        waiting = self.log.aborted_transactions(cut.start, cut.end)[::-1]
+        hidden: set[int] = set()
+        values: list[int] = []
+        position = cut.start
+        while position < cut.end:
+            found = self.log.read(position, 600, upper_offset=cut.end)
+            for at, header in iterate_headers(found.data):
+                while waiting and waiting[-1].first_offset <= header.base_offset:
+                    hidden.add(waiting.pop().producer_id)
+                if header.is_control:
+                    hidden.discard(header.producer_id)
+                elif header.producer_id not in hidden and not (
+                    header.is_transactional
+                    and header.base_offset >= undecided.get(header.producer_id, cut.end)
+                ):
+                    values += [value_of(each.key, each.value) for each in decode_batch(found.data, at)]
+            position = found.next_offset
+        return values
 
     # --- what readers see -----------------------------------------------------------------------------------
 

@@ -39,10 +39,13 @@ RETRIABLE = {
 @dataclass
 class Transaction:
     """One transaction of a producer. outcome: "committed", "aborted" (the producer sent no commit, or an
-    abort was confirmed), "unknown"."""
+    abort was confirmed), "unknown".  The moments: `began` before its first request, `acknowledged` when the
+    producer knew that it is committed."""
 
     values: dict[Any, int] = field(default_factory=dict)  # value -> partition
     outcome: str = "aborted"
+    began: int = 0
+    acknowledged: int | None = None
 
 
 @dataclass
@@ -51,6 +54,8 @@ class Workload:
 
     transactions: list[Transaction] = field(default_factory=list)
     values: Iterator[int] = field(default_factory=lambda: count(1))
+    places: list[int] = field(default_factory=lambda: list(range(DATA_PARTITIONS)))
+    """The partitions of the topic; more may be added."""
 
 
 class Client:
@@ -110,10 +115,10 @@ class Client:
     def begin(self) -> None:
         if self._environment.healing:
             return
-        self.transaction = Transaction()
+        self.transaction = Transaction(began=self._environment.note())
         self._workload.transactions.append(self.transaction)
         for _ in range(self._random.randint(1, 3)):
-            self._add(self._random.randrange(DATA_PARTITIONS))
+            self._add(self._random.choice(self._workload.places))
         if self._random.random() < 0.5:
             self._add(OFFSETS)
         self.phase, self.in_doubt = "sending", False
@@ -219,6 +224,8 @@ class Client:
     def _has_ended(self) -> None:
         assert self.transaction is not None
         self.transaction.outcome = "committed" if self.commit else "aborted"
+        if self.commit and self.transaction.acknowledged is None:
+            self.transaction.acknowledged = self._environment.note()
         self.is_prepared = False
 
     def _check_identity(self) -> None:

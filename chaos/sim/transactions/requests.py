@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from zlib import crc32
 
 from ....coordinator.group.classic.records import OffsetValue, encode_offset_key, encode_offset_value
 from ....coordinator.transaction.events import AddPartitions, EndTxn
+from ....coordinator.transaction.jobs import JobId, coordination_key, transactional_id
 from ....storage.log.log import AppendOrigin, VerificationGuard
 from ....wire.errors import ErrorCode, KafkaError
 from ....wire.records import NewRecord, encode_batch
@@ -20,12 +22,21 @@ class Requests:
     """See the module's text."""
 
     def __init__(
-        self, environment: Environment, coordinators: Coordinators, partitions: Sequence[DataPartition]
+        self,
+        environment: Environment,
+        coordinators: Sequence[Coordinators],
+        partitions: Sequence[DataPartition],
     ) -> None:
         self._environment, self._coordinators, self.partitions = environment, coordinators, partitions
 
+    def _coordinator_of(self, event: Any) -> Coordinators:
+        """By the transactional id, or the job."""
+        job: JobId | None = getattr(event, "job", None)
+        name = event.transactional_id if job is None else transactional_id(job, "any")
+        return self._coordinators[crc32(coordination_key(name).encode()) % len(self._coordinators)]
+
     def to_coordinator(self, event: Any, reply: Callable[[Any], None]) -> None:
-        environment, nodes = self._environment, self._coordinators.nodes
+        environment, nodes = self._environment, self._coordinator_of(event).nodes
         believers = [node for node in nodes if node.alive and node.leads]
         target = environment.random.choice(believers) if believers else nodes[0]
 
@@ -45,13 +56,13 @@ class Requests:
         environment.post(arrive, on_lost=lost)
 
     def produce(
-        self, transactional_id: str, version: int, place: int, pid: int, epoch: int, sequence: int,
+        self, name: str, version: int, place: int, pid: int, epoch: int, sequence: int,
         value: int,
         reply: Callable[[ErrorCode], None],
     ) -> None:  # fmt: skip
         """KIP-890: the first append of a transaction is enlisted (TV2) or verified (TV1) under a guard."""
         environment, partition = self._environment, self.partitions[place]
-        record = _record(transactional_id, place, value)
+        record = _record(name, place, value)
         batch = encode_batch(
             [record], producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=True
         )
@@ -69,7 +80,7 @@ class Requests:
             except KafkaError as error:
                 answer(error.code)
                 return
-            ask = AddPartitions(transactional_id, pid, epoch, (partition.name,), version, version < 2)
+            ask = AddPartitions(name, pid, epoch, (partition.name,), version, version < 2)
             self.to_coordinator(ask, lambda said: enlisted(said, at, guard))
 
         def enlisted(said: Any, at: int, guard: VerificationGuard) -> None:

@@ -15,6 +15,7 @@ or prepared at rest; no epoch out of range.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import count
 from typing import Any
 
 from ....coordinator.group.classic.records import encode_offset_key
@@ -28,6 +29,8 @@ from ....coordinator.transaction.state import TransactionPartition
 from ....wire.records import iterate_headers
 from ..runs import Broken
 from .coordinators import Coordinators, Node
+from .cuts import Metadata, TakenCut, Taker, Unit, reading_violations
+from .cuts import violations as cut_violations
 from .environment import Environment
 from .faults import Faults
 from .jobs import Decisions, Driver, violations
@@ -39,22 +42,40 @@ from .requests import Requests
 class World:
     """Everything, and the schedule drawn from the seed."""
 
-    def __init__(self, seed: int, faults: Faults | None = None, clients: int = 2) -> None:
+    def __init__(self, seed: int, faults: Faults | None = None, clients: int | None = None) -> None:
         self.environment = Environment(seed, faults or Faults())
+        clients = self.environment.faults.clients if clients is None else clients
         self.faults, self.random = self.environment.faults, self.environment.random
         self.partitions = [
-            DataPartition(TransactionPartition("t", index)) for index in range(DATA_PARTITIONS + 1)
+            DataPartition(TransactionPartition("t", index), lags=self.faults.cuts)
+            for index in range(DATA_PARTITIONS + 1)
         ]
-        self.coordinators = Coordinators(
-            self.environment, self.partitions, completion_wait_ms=(0, 30, 400)[seed % 3]
-        )
-        self.requests = Requests(self.environment, self.coordinators, self.partitions)
+        producer_ids = count(100)
+        self.shards = [
+            Coordinators(self.environment, self.partitions, (0, 30, 400)[seed % 3], producer_ids)
+            for _ in range(self.faults.shards)
+        ]
+        self.requests = Requests(self.environment, self.shards, self.partitions)
         self.workload = Workload()
         self.clients = [self.client(f"client-{number}") for number in range(clients)]
         self.decisions: dict[JobId, Decisions] = {}
         self.drivers: list[Driver] = []
         if self.faults.jobs:
             self.drive(0)
+        self.metadata = Metadata(self.shards, self.partitions)
+        self.cuts: list[TakenCut] = []
+        self._cuts_before = 0
+        self.takers: list[Taker] = []
+        if self.faults.cuts:
+            self.takers = [
+                Taker(self.environment, self.metadata, self.shards, self.partitions, self.cuts)
+                for _ in range(2)
+            ]
+
+    @property
+    def coordinators(self) -> Coordinators:
+        """Of the first state partition, which most histories have alone."""
+        return self.shards[0]
 
     def client(self, transactional_id: str) -> Client:
         """A new one."""
@@ -74,12 +95,13 @@ class World:
         draw = self.random.random()
         if not environment.healing:
             self.break_something(draw)
-        for node in self.coordinators.nodes:
-            if node.alive and self.random.random() < 0.3:
-                node.runtime.tick()
-                node.send_markers()
-            if self.random.random() < 0.7:
-                self.coordinators.fetch(node)
+        for shard in self.shards:
+            for node in shard.nodes:
+                if node.alive and self.random.random() < 0.3:
+                    node.runtime.tick()
+                    node.send_markers()
+                if self.random.random() < (0.7 if environment.healing else self.faults.fetch):
+                    shard.fetch(node)
         for client in self.clients:
             if self.random.random() < 0.7:
                 client.step()
@@ -89,14 +111,54 @@ class World:
         for partition in self.partitions:
             partition.replicate(self.random, everything=environment.healing)
             if environment.inflicts(self.faults.move):
-                partition.move((partition.leader + self.random.randint(1, 2)) % 3)
+                to = (partition.leader + self.random.randint(1, 2)) % 3
+                if self.faults.cuts:
+                    unaware = environment.inflicts(self.faults.unaware)
+                    partition.move(to, unaware=unaware, silent_for=self.random.randint(0, 20))
+                    environment.violations += reading_violations(self.cuts[-4:], self.partitions)
+                else:
+                    partition.move(to)
+            if self.faults.unaware and self.random.random() < 0.02:
+                partition.learn()
+        if self.takers:
+            self._step_takers()
         environment.deliver()
         if self.faults.validates:
             self.validate()
 
+    def _step_takers(self) -> None:
+        self.metadata.remember()
+        if self.environment.inflicts(self.faults.grow) and len(self.partitions) < DATA_PARTITIONS + 4:
+            self.workload.places.append(len(self.partitions))
+            name = TransactionPartition("t", len(self.partitions))
+            self.partitions.append(DataPartition(name, lags=True))
+        for partition in self.partitions:
+            for value in partition.seen[len(partition.seen_at) :]:
+                partition.seen_at[value] = self.environment.note()
+        if len(self.cuts) > self._cuts_before and self.environment.inflicts(self.faults.strike):
+            self._strike()
+        self._cuts_before = len(self.cuts)
+        for taker in self.takers:
+            taker.step()
+
+    def _strike(self) -> None:
+        coordinators = self.random.choice(self.shards)
+        if coordinators.leader is not None and all(node.alive for node in coordinators.nodes):
+            coordinators.kill(coordinators.leader)
+        for index, client in enumerate(self.clients):
+            if client.phase == "ending":
+                self._crash(index)
+
+    def _crash(self, index: int) -> None:
+        """A producer's next instance begins."""
+        former = self.clients[index]
+        former.alive = False
+        self.clients[index] = self.client(former.id)
+        self.clients[index].inherit(former)
+
     def validate(self) -> None:
         """The invariants of every shard that serves."""
-        for node in self.coordinators.nodes:
+        for node in (node for each in self.shards for node in each.nodes):
             for _, phase, shard in node.runtime.shards():
                 if phase is Phase.ACTIVE:
                     try:
@@ -105,7 +167,8 @@ class World:
                         self.environment.violations.append(f"node {node.number}: invariant: {error}")
 
     def break_something(self, draw: float) -> None:
-        coordinators, state = self.coordinators, self.coordinators.state
+        coordinators = self.coordinators if len(self.shards) == 1 else self.random.choice(self.shards)
+        state = coordinators.state
         node = self.random.choice(coordinators.nodes)
         leads = node is coordinators.leader
         if draw < self.faults.kill and node.alive and all(each.alive for each in coordinators.nodes):
@@ -121,11 +184,7 @@ class World:
         ):
             state.in_sync.discard(node.number)
         elif 0.6 < draw < 0.6 + self.faults.crash_client:
-            index = self.random.randrange(len(self.clients))
-            former = self.clients[index]
-            former.alive = False
-            self.clients[index] = self.client(former.id)
-            self.clients[index].inherit(former)
+            self._crash(self.random.randrange(len(self.clients)))
         elif self.drivers and 0.61 < draw < 0.61 + self.faults.crash_driver:
             last = self.drivers[-1]
             # some of the time the former driver is not dead, and goes on as a zombie
@@ -136,16 +195,19 @@ class World:
 
     def heal(self) -> None:
         """Every node is up, every message arrives; runs until nothing moves any more."""
-        coordinators, self.environment.healing = self.coordinators, True
-        for node in coordinators.nodes:
-            if not node.alive:
-                coordinators.restart(node)
-            if node is not coordinators.leader:
-                node.follow()
-        if coordinators.leader is None:
-            coordinators.elect(
-                next(node for node in coordinators.nodes if node.number in coordinators.state.in_sync)
-            )
+        self.environment.healing = True
+        for partition in self.partitions:
+            partition.learn()
+        for coordinators in self.shards:
+            for node in coordinators.nodes:
+                if not node.alive:
+                    coordinators.restart(node)
+                if node is not coordinators.leader:
+                    node.follow()
+            if coordinators.leader is None:
+                coordinators.elect(
+                    next(node for node in coordinators.nodes if node.number in coordinators.state.in_sync)
+                )
         for _ in range(1_500):
             self.step()
             if not self.unfinished() and not self.environment.messages and not self.environment.late:
@@ -158,19 +220,18 @@ class World:
             for p in self.partitions
             for pid in p.open_producers()
         ]
-        leader = self.coordinators.leader
-        if leader is None or leader.runtime.phase(0) is not Phase.ACTIVE:
-            return [*found, "no coordinator"]
-        ((_, _, shard),) = leader.runtime.shards()
-        assert isinstance(shard, TransactionShard)
-        return (
-            found
-            + [f"{name} is decided" for name in shard.decided]
-            + [f"{name} is prepared" for name in shard.prepared]
-            + [f"{name} is ongoing" for name in shard.ongoing]
-            + [f"job {job_id} is open" for job_id in shard.jobs.book.open]
-            + [f"job {job_id} has attempts" for job_id in shard.jobs.book.attempts]
-        )
+        for coordinators in self.shards:
+            leader = coordinators.leader
+            if leader is None or leader.runtime.phase(0) is not Phase.ACTIVE:
+                return [*found, "no coordinator"]
+            ((_, _, shard),) = leader.runtime.shards()
+            assert isinstance(shard, TransactionShard)
+            found += [f"{name} is decided" for name in shard.decided]
+            found += [f"{name} is prepared" for name in shard.prepared]
+            found += [f"{name} is ongoing" for name in shard.ongoing]
+            found += [f"job {job_id} is open" for job_id in shard.jobs.book.open]
+            found += [f"job {job_id} has attempts" for job_id in shard.jobs.book.attempts]
+        return found
 
     def run(self, steps: int) -> list[str]:
         for _ in range(steps):
@@ -202,10 +263,31 @@ class World:
                 found.append(f"aborted read: transaction {number}")
         found += violations(self.decisions, seen)
         found += self._check_offsets()
-        for node in self.coordinators.nodes:
+        found += cut_violations(self.cuts, self.partitions, self._units(), {v for each in seen for v in each})
+        for node in (node for each in self.shards for node in each.nodes):
             counted = node.runtime.metrics_of(0)
             if counted.handler_failures or counted.failures:
                 found.append(f"node {node.number}: a shard or handler failed")
+        return found
+
+    def _units(self) -> list[Unit]:
+        """What committed in the end."""
+        seen_at = {value: at for partition in self.partitions for value, at in partition.seen_at.items()}
+        seen = {value for partition in self.partitions for value in partition.seen}
+        found: list[Unit] = []
+
+        def add(name: str, values: frozenset[int], began: int, acknowledged: int | None) -> None:
+            moments = [seen_at[value] for value in values if value in seen_at]
+            moments += [] if acknowledged is None else [acknowledged]
+            if values and values <= seen:
+                found.append(Unit(name, values, began, min(moments, default=None)))
+
+        for number, each in enumerate(self.workload.transactions):
+            add(f"transaction {number}", frozenset(each.values), each.began, each.acknowledged)
+        for job, noted in self.decisions.items():
+            written = (value for values in noted.written.values() for value in values)
+            values = frozenset(value for value in written if value in seen)
+            add(f"job {job}", values, noted.began, noted.acknowledged)
         return found
 
     def _check_offsets(self) -> list[str]:
@@ -233,10 +315,15 @@ class World:
         outcomes = Counter(
             f"transactions {transaction.outcome}" for transaction in self.workload.transactions
         )
-        outcomes["elections of a coordinator"] = self.coordinators.state.epoch
+        outcomes["elections of a coordinator"] = sum(each.state.epoch for each in self.shards)
         outcomes["jobs committed"] = sum(bool(noted.committed) for noted in self.decisions.values())
         outcomes["jobs proposed"] = sum(len(noted.proposed) for noted in self.decisions.values())
         outcomes["leaders moved"] = sum(partition.moves for partition in self.partitions)
+        if self.takers:
+            outcomes["cuts taken"] = len(self.cuts)
+            for taker in self.takers:
+                outcomes.update({f"given up: {reason}": many for reason, many in taker.given_up.items()})
+            outcomes["transactions inside"] = sum(len(taken.inside) for taken in self.cuts)
         return outcomes
 
 
