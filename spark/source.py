@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "tidegate"
+NO_TABLES = (
+    "CREATE TABLE: Spark gives the options of a table to no source in Python, neither for SELECT nor for "
+    "INSERT INTO; write CREATE TEMPORARY VIEW name USING tidegate OPTIONS (...)"
+)
 
 Parsed = TypeVar("Parsed")
 
@@ -59,6 +63,8 @@ class TidegateSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         """Spark does not say here what it is for.  Raises OptionError when the options fit nothing."""
         super().__init__(options)
+        if "provider" in options:
+            raise OptionError(NO_TABLES)
         self._batch = _parsed(parse_options, options)
         self._stream = _parsed(parse_stream_options, options)
         self._write = _parsed(parse_write_options, options)
@@ -98,10 +104,15 @@ class TidegateSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A reader of the columns that `schema` has, for a stream.  Raises OptionError, SchemaError."""
-        from .streaming.reader import TidegateStreamReader  # a batch read needs nothing of it
-
         if isinstance(self._stream, OptionError):
             raise self._stream
+        if not hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit"):
+            raise OptionError(
+                f"streams are read with PySpark 4.2 or newer, and this is {pyspark.__version__}: it has no "
+                "limits of triggers for a source in Python; read batches by 'startingOffsets'"
+            )
+        from .streaming.reader import TidegateStreamReader  # a batch read needs nothing of it
+
         return TidegateStreamReader(self._stream, projected_columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -1,0 +1,26 @@
+"""What Spark cannot do with a source in Python is refused by name."""
+
+from __future__ import annotations
+
+import pyspark
+import pytest
+from pyspark.sql import datasource
+from pyspark.sql.types import StructType
+from tidegate.spark.options import OptionError
+from tidegate.spark.source import TidegateSource
+
+READ = {"bootstrap": "a:1", "subscribe": "flights"}
+
+
+def test_a_stream_is_refused_where_pyspark_has_no_limits_of_triggers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.1.4")
+    monkeypatch.delattr(datasource.DataSourceStreamReader, "getDefaultReadLimit")
+    with pytest.raises(OptionError, match=r"read with PySpark 4\.2 or newer, and this is 4\.1\.4"):
+        TidegateSource(READ).streamReader(StructType().add("value", "binary"))
+    assert TidegateSource(READ).reader(StructType().add("value", "binary")) is not None
+
+
+def test_a_table_of_sparks_catalog_is_refused() -> None:
+    """Spark gives its options with `provider` when it is made, and none at all when it is read."""
+    with pytest.raises(OptionError, match="write CREATE TEMPORARY VIEW name USING tidegate"):
+        TidegateSource({**READ, "provider": "tidegate"})
