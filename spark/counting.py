@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..client.consuming.cut import Cut
 from ..security.client_security import ClientSecurity
 from ..wire.errors import ErrorCode
 from .connection import DataClient, ReadError, TopicView, offset_query
@@ -36,19 +37,21 @@ def count_committed(
     topic: str,
     ranges: Mapping[int, tuple[int, int]] | None = None,
     *,
+    cut: Cut | None = None,
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT,
     security: ClientSecurity | None = None,
 ) -> int:
-    """The number of committed records of a topic, or of [start, end) of some of its partitions.  Blocks.
+    """The number of committed records of a topic, or of [start, end) of some of its partitions; at a cut,
+    those that it has.  Blocks.
 
     `bootstrap`: Kafka or gRPC listeners of some nodes, as host:port,host:port; with `security` gRPC
     listeners.  Raises ReadError:
-    OFFSET_OUT_OF_RANGE for a range below the log start or above the committed end.
+    OFFSET_OUT_OF_RANGE for a range below the log start or above the committed end, or that of the cut.
     """
-    return sum(
-        count.records
-        for count in counts_of(bootstrap, topic, ranges, retry_timeout_ms=retry_timeout_ms, security=security)
+    counts = counts_of(
+        bootstrap, topic, ranges, cut=cut, retry_timeout_ms=retry_timeout_ms, security=security
     )
+    return sum(count.records for count in counts)
 
 
 def counts_of(
@@ -57,12 +60,15 @@ def counts_of(
     ranges: Mapping[int, tuple[int, int]] | None = None,
     *,
     read_committed: bool = True,
+    cut: Cut | None = None,
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT,
     security: ClientSecurity | None = None,
 ) -> list[PartitionCount]:
     """As `count_committed`, partition by partition."""
     client = DataClient(parse_bootstrap(bootstrap), retry_timeout_ms=retry_timeout_ms, security=security)
     try:
+        if cut is not None:
+            return [_count(client, request) for request in _requests_at_cut(topic, ranges, cut)]
         view = client.describe([topic])[topic]
         wanted = _everything(client, view, read_committed=read_committed) if ranges is None else ranges
         unknown = sorted(set(wanted) - set(view.partitions))
@@ -79,6 +85,31 @@ def counts_of(
         ]
     finally:
         client.close()
+
+
+def _requests_at_cut(
+    topic: str, ranges: Mapping[int, tuple[int, int]] | None, cut: Cut
+) -> list[RangeRequest]:
+    found = cut.topics.get(topic)
+    if found is None:
+        raise ReadError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} is not in the cut")
+    parts = found.partitions
+    wanted = {number: (part.start, part.end) for number, part in parts.items()} if ranges is None else ranges
+    for number, (start, end) in sorted(wanted.items()):
+        if number not in parts:
+            raise ReadError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the cut has no {topic}-{number}")
+        if not parts[number].start <= start <= end <= parts[number].end:
+            raise ReadError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{topic}-{number}: [{start}, {end}) was asked for, and the cut has [{parts[number].start}, "
+                f"{parts[number].end})",
+            )
+    return [
+        RangeRequest(
+            topic, found.topic_id, number, start, end, False, True, at_cut=parts[number].shown(start, end)
+        )
+        for number, (start, end) in sorted(wanted.items())
+    ]
 
 
 def _require_ends(

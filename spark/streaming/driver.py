@@ -25,7 +25,7 @@ from ...runtime.logs import get
 from ...wire.errors import ErrorCode
 from ..connection import DataClient, OffsetAnswer, ReadError, SplitRange, TopicView
 from ..cuts import take_cut
-from ..options import LATEST, StreamOptions
+from ..options import LATEST, ReadOptions, StreamOptions
 from ..planning import (
     PlannedRange,
     ask_offsets,
@@ -49,6 +49,7 @@ from .triggers import (
     covered,
     end_within_bytes,
     filter_at,
+    finished,
     is_delayed,
     lag_metrics,
     late_ranges,
@@ -150,7 +151,7 @@ class StreamDriver:
                 "consistency=cut"
             )
         if self._commits is not None and not start.initial:
-            self._commits.store(start.positions)
+            self._commits.store(finished(start))
         what = available(start, self._look(start), self._options.read)
         ends: Mapping[Key, int] = what.ends
         if not unlimited:
@@ -179,28 +180,31 @@ class StreamDriver:
 
     def plan(self, start: StreamOffset, end: StreamOffset, *, reads_data: bool = True) -> list[PlannedRange]:
         """The tasks of the micro-batch between two offsets.  Raises ReadError, OffsetError."""
-        planned = self._planned(ranges(start, end), end, reads_data)
+        planned = self._planned(ranges(start, end), end, reads_data, self._options.read)
         if end.cut is None and not self._options.read.takes_cut:
             return planned
         at_cut = [
             replace(part, at_cut=filter_at(end, (part.topic, part.partition), part.end)) for part in planned
         ]
         late = late_ranges(start, end)
-        below = self._planned({key: (first, last) for key, (first, last, _) in late.items()}, end, reads_data)
+        wanted = {key: (first, last) for key, (first, last, _) in late.items()}
+        below = self._planned(wanted, end, reads_data, replace(self._options.read, partitions_min=None))
         shown = {key: only for key, (_, _, only) in late.items()}
         return [replace(part, at_cut=shown[part.topic, part.partition]) for part in below] + at_cut
 
     def _planned(
-        self, wanted: Mapping[Key, tuple[int, int]], end: StreamOffset, reads_data: bool
+        self,
+        wanted: Mapping[Key, tuple[int, int]],
+        end: StreamOffset,
+        reads_data: bool,
+        options: ReadOptions,
     ) -> list[PlannedRange]:
         for attempt in range(1, ATTEMPTS + 1):
             if not wanted:
                 break
             views = _views({topic for topic, _ in wanted}, end.ids)
             try:
-                return split_into_tasks(
-                    self._client, views, wanted, self._options.read, reads_data=reads_data
-                )
+                return split_into_tasks(self._client, views, wanted, options, reads_data=reads_data)
             except ReadError as problem:
                 if problem.code not in _GONE:
                     raise

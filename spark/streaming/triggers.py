@@ -324,6 +324,14 @@ def behind(latest: Mapping[Key, int], positions: Mapping[Key, int]) -> dict[Key,
     return {key: max(0, end - positions.get(key, end)) for key, end in latest.items()}
 
 
+def finished(offset: StreamOffset) -> dict[Key, int]:
+    """The offset of each partition below which the stream has read everything."""
+    return {
+        key: min((position, *offset.undecided.get(key, {}).values()))
+        for key, position in offset.positions.items()
+    }
+
+
 def lag_metrics(lags: Iterable[int]) -> dict[str, float]:
     """By the names of Spark's Kafka connector."""
     counts = list(lags) or [0]

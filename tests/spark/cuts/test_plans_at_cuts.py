@@ -11,8 +11,9 @@ from random import Random
 
 import pytest
 from tidegate.client.consuming.cut import Cut, Order
+from tidegate.controller.state.pinned_cuts import PinnedCut, PinnedPartition, PinnedTopic
 from tidegate.spark.connection import DataClient, ReadError
-from tidegate.spark.counting import count_range
+from tidegate.spark.counting import count_committed, count_range
 from tidegate.spark.cuts import cut as take
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.spark.options import OptionError, ReadOptions, parse_options, parse_stream_options
@@ -22,7 +23,7 @@ from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_jso
 from tidegate.storage.cleaning.retention import apply_retention
 from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker
 
-from ..served import FIRST_TIMESTAMP_MS, ServedCluster, Step, history
+from ..served import FIRST_TIMESTAMP_MS, TOPIC_ID, ServedCluster, Step, history
 from .cut_taker import CutTaker
 from .test_reads_at_cuts import Taken, taken
 
@@ -150,6 +151,18 @@ def test_a_given_cut_is_read_again_with_all_its_topics(taker: CutTaker, cluster:
     assert take(cluster.bootstrap, "flights").order(Cut({"flights": cut.topics["flights"]})) is Order.NEWER
 
 
+def test_records_of_a_cut_are_counted_without_spark(unchanged: ServedCluster) -> None:
+    bootstrap, cut = unchanged.bootstrap, take(unchanged.bootstrap, "flights")
+    assert count_committed(bootstrap, "flights", cut=cut) == len(inside())
+    some = [pair for pair in inside() if pair[0] == 1 and 10 <= pair[1] < 500]
+    assert count_committed(bootstrap, "flights", {1: (10, 500)}, cut=cut) == len(some)
+    for ranges, message in (({7: (0, 1)}, "no flights-7"), ({1: (0, 1 << 40)}, "the cut has")):
+        with pytest.raises(ReadError, match=message):
+            count_committed(bootstrap, "flights", ranges, cut=cut)
+    with pytest.raises(ReadError, match="not in the cut"):
+        count_committed(bootstrap, "gates", cut=cut)
+
+
 def test_where_a_read_at_a_cut_starts(cluster: ServedCluster) -> None:
     cut = take(cluster.bootstrap, "flights").to_json()
     starts = json.dumps({"flights": {"0": 100, "1": -2}})
@@ -249,6 +262,28 @@ def test_records_that_compaction_may_have_taken_from_a_cut_are_an_error(
     client.close()
     accepted = planned(cluster, cut=cut.to_json(), failOnDataLoss="false")
     assert read(cluster, accepted) == inside()
+
+
+@pytest.mark.parametrize(
+    ("is_confirmed", "settled_above", "is_read"), [(True, 0, True), (True, 1, False), (False, 0, False)]
+)
+def test_a_confirmed_pin_has_kept_a_log_that_knows_nothing_after_a_restart(
+    taker: CutTaker, cluster: ServedCluster, is_confirmed: bool, settled_above: int, is_read: bool
+) -> None:
+    cut = take(cluster.bootstrap, "flights")
+    parts = planned(cluster, cut=cut.to_json())
+    part = cut.topics["flights"].partitions[1]
+    cluster.nodes[2].replicas.replica("flights", 1).log.cleaned_at_most = part.end
+    first = min(part.undecided.values()) + settled_above
+    kept = PinnedPartition(part.start, part.end, ((OPEN, first),))
+    topic = PinnedTopic(TOPIC_ID, "flights", {1: kept})
+    pinned = PinnedCut("month-end", "p", cut.cut_id, 1, 1, 1 << 50, is_confirmed, (topic,))
+    cluster.metadata.pinned_cuts["month-end"] = pinned
+    if is_read:
+        assert read(cluster, parts) == inside()
+    else:
+        with pytest.raises(ReadError, match="SNAPSHOT_NOT_FOUND"):
+            read(cluster, parts)
 
 
 def test_a_cluster_that_takes_no_cuts_is_one_clear_error(tmp_path: Path) -> None:

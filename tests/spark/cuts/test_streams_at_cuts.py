@@ -17,6 +17,7 @@ from tidegate.spark.streaming.triggers import (
     Seen,
     available,
     filter_at,
+    finished,
     late_ranges,
     next_offset,
     ranges,
@@ -157,6 +158,13 @@ def test_the_checkpoint_says_what_is_left_to_read() -> None:
             }
         },
     }
+
+
+def test_a_group_gets_the_offsets_below_which_everything_is_read() -> None:
+    offset = StreamOffset(
+        IDS, {(TOPIC, 0): 23, (TOPIC, 1): 5}, cut=("c", 17), undecided={(TOPIC, 0): {4711: 17, 4712: 9}}
+    )
+    assert finished(offset) == {(TOPIC, 0): 9, (TOPIC, 1): 5}
 
 
 @pytest.mark.parametrize(
