@@ -177,7 +177,9 @@ class ReplicaManager:
             replica = self._replica_for(assignment)
             if replica is None:
                 continue
-            old, replica.log.pins = replica.assignment, assignment.pins
+            old = replica.assignment
+            if assignment.pins != replica.log.pins:
+                replica.log.keep(assignment.pins)
             change = replica.apply(assignment, now_s=self._clock.monotonic(), lag_max_s=self._lag_max_s)
             if assignment.config != old.config:
                 replica.log.update_config(self._log_opener.log_config(assignment))
@@ -502,7 +504,12 @@ class ReplicaManager:
     def _summarize_lines(self, now_s: float, *, at_once: bool = False) -> None:
         """Writes the log lines that count what had no line of its own."""
         self.lease.summarize(self.hosted.leader_count, now_s)
-        for lines in (self._role_lines, self._isr_changes.lines, *self._fetchers.lines()):
+        for lines in (
+            self._role_lines,
+            self._isr_changes.lines,
+            self._deletions.lines,
+            *self._fetchers.lines(),
+        ):
             lines.summarize(now_s, at_once=at_once)
 
     async def shutdown(self, clean: bool = True) -> None:

@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ..runtime import logs
+from ..runtime.calm_logs import RateLimitedLines
 from ..runtime.clock import Clock
 from ..storage.log.log import Log
 from ..storage.topic_config import CleanupPolicy
@@ -23,6 +25,8 @@ from ..wire.errors import ErrorCode, KafkaError
 from .partition.leader import PartitionLeader
 from .partition.lease import LeadershipLease
 from .replica.replica import Replica
+
+_log = logs.get(__name__)
 
 HIGH_WATERMARK = -1
 WAITING_MAX = 10_000
@@ -49,6 +53,7 @@ class RecordDeletions:
         self._lease = lease
         self._note_start = note_start
         self._waiting: dict[Replica, set[_Deletion]] = {}
+        self.lines = RateLimitedLines(_log, "deletion_refused", "deletions_refused")
 
     async def delete_before(self, replica: Replica, offset: int, timeout_ms: int) -> int:
         """Removes the records below `offset` (-1: all that are committed); returns the least log start that
@@ -77,6 +82,10 @@ class RecordDeletions:
             )
         pin = next((each for each in log.pins if each.start < target), None)
         if pin is not None:
+            # the answer of the protocol has an error code, and no text
+            self.lines.line(
+                self._clock.monotonic(), "pinned", log=log.name, pinned_cut=pin.name, keeps_from=pin.start
+            )
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
                 f"the pinned cut {pin.name!r} keeps the records of {log.name} from {pin.start} on: "

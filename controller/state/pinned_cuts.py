@@ -63,6 +63,11 @@ class PinnedCut:
     topics: tuple[PinnedTopic, ...]
     """In the order of their ids."""
 
+    @property
+    def kept(self) -> tuple[object, ...]:
+        """What a broker acts on."""
+        return self.pin_id, self.is_confirmed, self.topics
+
     def partition(self, topic_id: UUID, partition: int) -> PinnedPartition | None:
         for topic in self.topics:
             if topic.topic_id == topic_id:
@@ -125,7 +130,7 @@ def keys_that_differ(before: PinnedCuts, after: PinnedCuts) -> set[tuple[UUID, i
     found: set[tuple[UUID, int]] = set()
     for name in before.keys() | after.keys():
         old, new = before.get(name), after.get(name)
-        if old is None or new is None or (old.pin_id, old.topics) != (new.pin_id, new.topics):
+        if old is None or new is None or old.kept != new.kept:
             found.update(key for each in (old, new) if each is not None for key in each.partitions())
     return found
 

@@ -20,10 +20,10 @@ FindReplica = Callable[[tuple[str, int]], Replica | None]
 
 def pins_of(cuts: PinnedCuts, topic_id: UUID, partition: int) -> tuple[Pin, ...]:
     """What the pinned cuts keep of one partition; an empty range keeps nothing."""
-    found = ((each.name, each.partition(topic_id, partition)) for each in cuts.values())
+    found = ((each.name, each.is_confirmed, each.partition(topic_id, partition)) for each in cuts.values())
     return tuple(
-        Pin(name, kept.start, kept.end, kept.settled_end)
-        for name, kept in found
+        Pin(name, kept.start, kept.end, kept.settled_end, is_confirmed)
+        for name, is_confirmed, kept in found
         if kept is not None and kept.start < kept.end
     )
 

@@ -378,7 +378,7 @@ class Replica:
                     if may_have_offset_gaps:
                         log.allow_offset_gaps()
                         if log.log_end_offset < high_watermark:  # records that the leader may have cleaned
-                            log.cleaned_at_most = max(log.cleaned_at_most, high_watermark)
+                            log.note_cleaned(high_watermark)
                     self._begin_within(records, leader_log_start)
                     log.append_follower(records)
                 if high_watermark > log.high_watermark:

@@ -110,7 +110,7 @@ def begin_cleaning(log: Log, now_ms: int, horizon_ms: int | None = None) -> Clea
     part = cleanable_part(log, now_ms, horizon_ms)
     if part is None:
         return None
-    log.cleaned_at_most = max(log.cleaned_at_most, part.end_offset)
+    log.note_cleaned(part.end_offset)
     return Cleaning(log, part, now_ms)
 
 

@@ -203,6 +203,17 @@ class Log:
             if any(start < each.next_offset and each.base_offset < end for start, end in ends)
         )
 
+    def keep(self, pins: tuple[Pin, ...]) -> None:
+        """From now on, what these pins name, and no other."""
+        self.pins = pins
+        self.note_cleaned(0)
+
+    def note_cleaned(self, offset: int) -> None:
+        """Records below this offset may let the cleaner take others away, here or in the log that this one
+        copies."""
+        sure = (pin.settled_end for pin in self.pins if pin.is_confirmed)
+        self.cleaned_at_most = min((max(self.cleaned_at_most, offset), *sure))
+
     def pin_problem(self, pin: Pin) -> str | None:
         """Why a reader at the cut does not find here what was there when it was taken; None when it does:
         between that moment and the pin, nothing kept it."""

@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 class Pin(NamedTuple):
     """[start, end) of one log, under the name of its cut.  Below `settled_end` everything was decided when
-    the cut was taken."""
+    the cut was taken.  A confirmed pin vouches for the log: nothing has gone since because of a record at or
+    above that offset."""
 
     name: str
     start: int
     end: int
     settled_end: int
+    is_confirmed: bool = False

@@ -129,6 +129,22 @@ def test_a_log_that_was_cleaned_with_records_outside_of_the_cut_says_so() -> Non
     assert "compacted" in str(log.pin_problem(cut))
 
 
+def test_a_confirmed_pin_vouches_for_a_log_that_is_opened_or_copied() -> None:
+    log = compacted()
+    pin = Pin("cut", 0, 20, 10, is_confirmed=True)
+    log.note_cleaned(40)
+    assert log.pin_problem(pin) is not None
+    log.keep((pin._replace(is_confirmed=False),))
+    assert log.pin_problem(pin) is not None
+    log.keep((pin,))
+    assert log.pin_problem(pin) is None
+    log.note_cleaned(50)
+    log.keep(())
+    assert log.pin_problem(pin) is None, "also right after it has gone"
+    assert clean(log)
+    assert log.pin_problem(pin) is not None
+
+
 def test_a_cleaning_that_has_only_begun_may_have_removed_records() -> None:
     log = compacted()
     cut = Pin("cut", 0, 20, 20)
@@ -198,7 +214,7 @@ class History:
         self.log = open_log(
             self.disk, config=self.log.config, clean=True, recovery_point=end, high_watermark=end
         )
-        self.log.pins = pins
+        self.log.keep(pins)
 
     def take(self) -> None:
         """As a cut taker does: bounded by the high watermark, without what is open."""
@@ -212,7 +228,9 @@ class History:
             self.log.pins = (self.cut,)
             self.is_pinned = self.log.pin_problem(self.cut) is None
             self.pinned_times += self.is_pinned
-            if not self.is_pinned:
+            if self.is_pinned:
+                self.log.keep((self.cut._replace(is_confirmed=True),))
+            else:
                 self.log.pins, self.cut = (), None
 
     def read(self) -> dict[bytes, bytes]:
@@ -244,6 +262,7 @@ class History:
             self.random.choice(actions)()
             if self.is_pinned and self.cut is not None:
                 assert self.read() == self.seen, "a reader at the pinned cut finds something else"
+                assert self.log.pin_problem(self.cut) is None, "a reader at the pinned cut is refused"
         return self.pinned_times
 
 

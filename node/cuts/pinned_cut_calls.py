@@ -1,0 +1,119 @@
+"""What clients ask of pinned cuts.  Rights, on every topic of a cut: READ to get it, DESCRIBE to see it
+listed, READ and ALTER to pin it, ALTER to unpin it.
+
+A cut that a client hands in names its topics by id: rights are asked for the topics that have these ids, not
+for the names beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from ...controller.state.model import INTERNAL_TOPICS
+from ...controller.state.pinned_cuts import PinnedCut
+from ...proto import cuts_pb2 as pb
+from ...runtime import logs
+from ...wire.errors import ErrorCode, KafkaError
+from ..serving.grpc_callers import Caller, GrpcAccess
+from .pinning import ClusterMetadata, CutPinning
+from .pins import listed_message, pinned_message
+
+log = logs.get(__name__)
+
+TOPICS_MAX: Final = 1_000
+
+
+class PinnedCutCalls:
+    """See the module's text.  Each raises KafkaError."""
+
+    def __init__(
+        self,
+        cluster: ClusterMetadata,
+        pinning: CutPinning,
+        access: GrpcAccess,
+        catch_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`catch_up()`: this node has all metadata that were committed before the call; raises KafkaError."""
+        self._cluster = cluster
+        self._pinning = pinning
+        self._access = access
+        self._catch_up = catch_up
+
+    async def pin(self, request: pb.PinCutRequest, caller: Caller) -> pb.PinnedCut:
+        timeout_s = request.timeout_ms / 1000
+        if not request.WhichOneof("what"):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "topics, or a cut, are to be pinned")
+        if request.HasField("cut"):
+            await self._catch_up()
+            cut = self._named(request.cut)
+            self._require_pin(caller, [topic.name for topic in cut.topics])
+            pinned = await self._pinning.pin(request.name, cut, request.retention_ms, timeout_s)
+        else:
+            topics = list(request.topics.topics)
+            self._require_pin(caller, topics)
+            pinned = await self._pinning.pin_new(request.name, topics, request.retention_ms, timeout_s)
+        log.info("cut_pinned", cut=pinned.name, pin=pinned.pin_id, principal=caller.principal)
+        return pinned_message(self._cluster.state, pinned)
+
+    async def get(self, request: pb.GetCutRequest, caller: Caller) -> pb.PinnedCut:
+        await self._catch_up()
+        found = self._cluster.state.pinned_cuts.get(request.name)
+        if found is None or not found.is_confirmed:
+            state = "pinned" if found is None else "confirmed"
+            raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"no cut is {state} as {request.name!r}")
+        for topic in found.topics:
+            self._access.require(caller, "GetCut", topic.name)
+        return pinned_message(self._cluster.state, found)
+
+    async def list(self, request: pb.ListCutsRequest, caller: Caller) -> pb.ListCutsReply:
+        await self._catch_up()
+        state = self._cluster.state
+        seen = [
+            state.pinned_cuts[name]
+            for name in sorted(state.pinned_cuts)
+            if all(
+                self._access.allows(caller, "ListCuts", topic.name)
+                for topic in state.pinned_cuts[name].topics
+            )
+        ]
+        return pb.ListCutsReply(cuts=[listed_message(state, cut) for cut in seen])
+
+    async def unpin(self, request: pb.UnpinCutRequest, caller: Caller) -> pb.UnpinCutReply:
+        await self._catch_up()
+        found: PinnedCut | None = self._cluster.state.pinned_cuts.get(request.name)
+        if found is None:
+            return pb.UnpinCutReply()
+        for topic in found.topics:
+            self._access.require(caller, "UnpinCut", topic.name)
+        await self._pinning.unpin(found.pin_id)
+        log.info("cut_unpinned", cut=found.name, pin=found.pin_id, principal=caller.principal)
+        return pb.UnpinCutReply(was_pinned=True)
+
+    def _named(self, cut: pb.Cut) -> pb.Cut:
+        """With the names that the topics of these ids have.  Raises UNKNOWN_TOPIC_ID, and
+        INVALID_TOPIC_EXCEPTION for an internal topic."""
+        _require_few(len(cut.topics))
+        named = pb.Cut()
+        named.CopyFrom(cut)
+        for topic in named.topics:
+            present = self._cluster.state.topic_by_raw_id(topic.topic_id)
+            if present is None:
+                message = "a topic of the cut is not there any more, or never was"
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, message)
+            topic.name = present.name
+        return named
+
+    def _require_pin(self, caller: Caller, topics: Sequence[str]) -> None:
+        _require_few(len(topics))
+        for topic in topics:
+            self._access.require(caller, "GetCut", topic)
+            self._access.require(caller, "PinCut", topic)
+            if topic in INTERNAL_TOPICS:
+                message = f"{topic} is internal: no cut has it"
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+
+def _require_few(topics: int) -> None:
+    if topics > TOPICS_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topics} topics: a cut has at most {TOPICS_MAX}")
