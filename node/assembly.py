@@ -43,6 +43,8 @@ from .coordinators.transaction_coordination import TransactionCoordination
 from .coordinators.transaction_enlistment import TransactionEnlistment
 from .cuts.cut_service import CutService
 from .cuts.cut_shards import CutShards
+from .cuts.pinned_cut_calls import PinnedCutCalls
+from .cuts.pinning import CutPinning
 from .cuts.taker import CutTaker
 from .data.coordinator_calls import CoordinatorCalls
 from .data.data_service import DataService
@@ -236,7 +238,11 @@ def assemble(
         moves=moves,
         peers=coordinators.peers,
         cut_taker=cut_taker,
-        cut_service=CutService(cut_taker, admission.access),
+        cut_service=CutService(
+            cut_taker,
+            _pinned_cuts(cluster, joined.controller, cut_taker, admission.access, clock),
+            admission.access,
+        ),
         grpc=_grpc_server(foundation, admission.access),
         access=admission.access,
         data_service=DataService(
@@ -257,6 +263,13 @@ def assemble(
         key_set=admission.key_set,
         renewal=CertificateRenewal(admission.renewables, clock, foundation.fail_stop),
     )
+
+
+def _pinned_cuts(
+    cluster: ClusterView, controller: ControllerClient, taker: CutTaker, access: GrpcAccess, clock: Clock
+) -> PinnedCutCalls:
+    pinning = CutPinning(cluster, controller, clock, taker.take)
+    return PinnedCutCalls(cluster, pinning, access, controller.read_barrier)
 
 
 # ---- the cluster -------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""The gRPC service of cuts: READ on each topic that a cut names."""
+"""The gRPC service of cuts: READ on each topic to take one; pinned ones: `pinned_cut_calls.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -12,6 +12,7 @@ from ...proto import cuts_pb2 as pb
 from ...proto import cuts_pb2_grpc
 from ...wire.errors import ErrorCode, KafkaError
 from ..serving.grpc_callers import GrpcAccess
+from .pinned_cut_calls import PinnedCutCalls
 from .taker import CutTaker
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -25,6 +26,11 @@ _STATUS: Final = {
     ErrorCode.POLICY_VIOLATION: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.UNKNOWN_TOPIC_ID: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.RESOURCE_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.DUPLICATE_RESOURCE: grpc.StatusCode.ALREADY_EXISTS,
+    ErrorCode.OFFSET_OUT_OF_RANGE: grpc.StatusCode.OUT_OF_RANGE,
+    ErrorCode.UNSUPPORTED_VERSION: grpc.StatusCode.UNIMPLEMENTED,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: grpc.StatusCode.PERMISSION_DENIED,
     ErrorCode.SASL_AUTHENTICATION_FAILED: grpc.StatusCode.UNAUTHENTICATED,
 }
@@ -34,8 +40,9 @@ _STATUS: Final = {
 class CutService(cuts_pb2_grpc.CutsServicer):
     """See the module's text."""
 
-    def __init__(self, taker: CutTaker, access: GrpcAccess) -> None:
+    def __init__(self, taker: CutTaker, pinned: PinnedCutCalls, access: GrpcAccess) -> None:
         self._taker = taker
+        self._pinned = pinned
         self._access = access
 
     async def TakeCut(self, request: pb.TakeCutRequest, context: Context) -> pb.Cut:
@@ -51,20 +58,28 @@ class CutService(cuts_pb2_grpc.CutsServicer):
         return await answer(context, call())
 
     async def PinCut(self, request: pb.PinCutRequest, context: Context) -> pb.PinnedCut:
-        return await self._no_pins(context)
+        async def call() -> pb.PinnedCut:
+            return await self._pinned.pin(request, self._access.caller(context))
+
+        return await answer(context, call())
 
     async def GetCut(self, request: pb.GetCutRequest, context: Context) -> pb.PinnedCut:
-        return await self._no_pins(context)
+        async def call() -> pb.PinnedCut:
+            return await self._pinned.get(request, self._access.caller(context))
+
+        return await answer(context, call())
 
     async def ListCuts(self, request: pb.ListCutsRequest, context: Context) -> pb.ListCutsReply:
-        return await self._no_pins(context)
+        async def call() -> pb.ListCutsReply:
+            return await self._pinned.list(request, self._access.caller(context))
+
+        return await answer(context, call())
 
     async def UnpinCut(self, request: pb.UnpinCutRequest, context: Context) -> pb.UnpinCutReply:
-        return await self._no_pins(context)
+        async def call() -> pb.UnpinCutReply:
+            return await self._pinned.unpin(request, self._access.caller(context))
 
-    @staticmethod
-    async def _no_pins(context: Context) -> NoReturn:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this node pins no cuts")
+        return await answer(context, call())
 
 
 async def answer(context: Context, call: Coroutine[Any, Any, Reply]) -> Reply:

@@ -22,6 +22,7 @@ from .pins import listed_message, pinned_message
 log = logs.get(__name__)
 
 TOPICS_MAX: Final = 1_000
+CATCH_UP_S: Final = 5.0
 
 
 class PinnedCutCalls:
@@ -32,13 +33,14 @@ class PinnedCutCalls:
         cluster: ClusterMetadata,
         pinning: CutPinning,
         access: GrpcAccess,
-        catch_up: Callable[[], Awaitable[None]],
+        read_barrier: Callable[[float], Awaitable[int]],
     ) -> None:
-        """`catch_up()`: this node has all metadata that were committed before the call; raises KafkaError."""
+        """`read_barrier(timeout)`: a node whose metadata reach the index has all that was committed before
+        the call; raises KafkaError."""
         self._cluster = cluster
         self._pinning = pinning
         self._access = access
-        self._catch_up = catch_up
+        self._read_barrier = read_barrier
 
     async def pin(self, request: pb.PinCutRequest, caller: Caller) -> pb.PinnedCut:
         timeout_s = request.timeout_ms / 1000
@@ -57,8 +59,7 @@ class PinnedCutCalls:
         return pinned_message(self._cluster.state, pinned)
 
     async def get(self, request: pb.GetCutRequest, caller: Caller) -> pb.PinnedCut:
-        await self._catch_up()
-        found = self._cluster.state.pinned_cuts.get(request.name)
+        found = await self._find(request.name)
         if found is None or not found.is_confirmed:
             state = "pinned" if found is None else "confirmed"
             raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"no cut is {state} as {request.name!r}")
@@ -80,8 +81,7 @@ class PinnedCutCalls:
         return pb.ListCutsReply(cuts=[listed_message(state, cut) for cut in seen])
 
     async def unpin(self, request: pb.UnpinCutRequest, caller: Caller) -> pb.UnpinCutReply:
-        await self._catch_up()
-        found: PinnedCut | None = self._cluster.state.pinned_cuts.get(request.name)
+        found = await self._find(request.name)
         if found is None:
             return pb.UnpinCutReply()
         for topic in found.topics:
@@ -89,6 +89,21 @@ class PinnedCutCalls:
         await self._pinning.unpin(found.pin_id)
         log.info("cut_unpinned", cut=found.name, pin=found.pin_id, principal=caller.principal)
         return pb.UnpinCutReply(was_pinned=True)
+
+    async def _find(self, name: str) -> PinnedCut | None:
+        found = self._cluster.state.pinned_cuts.get(name)
+        if found is None or not found.is_confirmed:  # it may be too new for this node's metadata
+            await self._catch_up()
+            found = self._cluster.state.pinned_cuts.get(name)
+        return found
+
+    async def _catch_up(self) -> None:
+        try:
+            index = await self._read_barrier(CATCH_UP_S)
+            await self._cluster.wait_for_index(index, CATCH_UP_S)
+        except TimeoutError:
+            message = "this node does not get the metadata"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
 
     def _named(self, cut: pb.Cut) -> pb.Cut:
         """With the names that the topics of these ids have.  Raises UNKNOWN_TOPIC_ID, and

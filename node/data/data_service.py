@@ -482,23 +482,13 @@ class DataService(data_pb2_grpc.DataServicer):
             )
         if position < now.log.log_start_offset:
             raise _out_of_range(now, position, request.end)
-        if request.HasField("settled_end"):
-            self._require_uncleaned(now, request.settled_end)
-
-    def _require_uncleaned(self, replica: Replica, settled_end: int) -> None:
-        """Raises SNAPSHOT_NOT_FOUND where the cleaner may have taken records below `settled_end` for the sake
-        of others above.  After a restart a log does not know; but a confirmed pin has kept it since."""
-        if replica.log.cleaned_at_most <= settled_end:
-            return
-        for cut in self._cluster().pinned_cuts.values():
-            kept = cut.partition(replica.topic_id, replica.partition) if cut.is_confirmed else None
-            if kept is not None and kept.start < kept.end and kept.settled_end <= settled_end:
-                return
-        raise KafkaError(
-            ErrorCode.SNAPSHOT_NOT_FOUND,
-            f"{replica.topic}-{replica.partition} may have been compacted since the cut, up to "
-            f"{replica.log.cleaned_at_most}; it is settled up to {settled_end}: take another cut, and pin it",
-        )
+        if request.HasField("settled_end") and now.log.cleaned_at_most > request.settled_end:
+            raise KafkaError(
+                ErrorCode.SNAPSHOT_NOT_FOUND,
+                f"{request.topic}-{request.partition} may have been compacted since the cut, up to "
+                f"{now.log.cleaned_at_most}; it is settled up to {request.settled_end}: take another cut, "
+                "and pin it",
+            )
 
     # --- finding the leader ---------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class Served:
         self.may = may
         self.state = ClusterState()
         self.asked: list[tuple[str, ...]] = []
+        self.is_late = False
         features = [metadata_pb2.Feature(name="tidegate.metadata.version", level=PINNED_CUTS_LEVEL)]
         self.apply(bootstrap=metadata_pb2.Bootstrap(cluster_id="c", features=features))
         register = metadata_pb2.RegisterBroker(node_id=1, incarnation="i", expected_broker_epoch=-1)
@@ -39,7 +40,7 @@ class Served:
                 )
             )
             self.apply(create_topic=creation)
-        self.calls = PinnedCutCalls(cast(Any, self), cast(Any, self), cast(Any, self), self.catch_up)
+        self.calls = PinnedCutCalls(cast(Any, self), cast(Any, self), cast(Any, self), self.read_barrier)
 
     def apply(self, **operation: Any) -> None:
         command = metadata_pb2.Command(operations=[metadata_pb2.Operation(**operation)])
@@ -55,8 +56,12 @@ class Served:
 
     # ---- what the calls use --------------------------------------------------------------------------------
 
-    async def catch_up(self) -> None:
-        pass
+    async def read_barrier(self, timeout_s: float) -> int:
+        return self.state.index
+
+    async def wait_for_index(self, index: int, timeout_s: float) -> None:
+        if self.is_late:
+            raise TimeoutError
 
     def allows(self, _caller: Any, method: str, name: str) -> bool:
         return self.may(method, name)
@@ -147,6 +152,20 @@ async def test_a_cut_is_got_by_its_name_with_read_on_each_topic() -> None:
     for name in ("begun", "none"):
         code = await code_of(served.calls.get(pb.GetCutRequest(name=name), CALLER))
         assert code is ErrorCode.RESOURCE_NOT_FOUND
+
+
+async def test_a_node_that_does_not_get_the_metadata_does_not_say_that_there_is_no_cut() -> None:
+    served = Served()
+    served.pinned("known", ORDERS)
+    served.is_late = True
+    assert await code_of(served.calls.get(pb.GetCutRequest(name="known"), CALLER)) is ErrorCode.NONE
+    calls = [
+        served.calls.get(pb.GetCutRequest(name="new"), CALLER),
+        served.calls.unpin(pb.UnpinCutRequest(name="new"), CALLER),
+        served.calls.list(pb.ListCutsRequest(), CALLER),
+    ]
+    for call in calls:
+        assert await code_of(call) is ErrorCode.REQUEST_TIMED_OUT
 
 
 async def test_a_list_leaves_out_cuts_of_topics_that_the_caller_may_not_describe() -> None:

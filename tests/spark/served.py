@@ -19,7 +19,6 @@ from uuid import UUID
 import grpc
 import grpc.aio
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
-from tidegate.controller.state.pinned_cuts import PinnedCut
 from tidegate.node.data.data_service import DataService
 from tidegate.node.serving.batch_threads import BatchThreads
 from tidegate.node.serving.grpc_callers import GrpcAccess, GrpcGuard
@@ -118,7 +117,6 @@ class Metadata:
 
     topics: dict[str, TopicState] = field(default_factory=dict)
     brokers: dict[int, BrokerState] = field(default_factory=dict)
-    pinned_cuts: dict[str, PinnedCut] = field(default_factory=dict)
 
     def unfenced_brokers(self) -> list[BrokerState]:
         return [broker for broker in self.brokers.values() if not broker.fenced]

@@ -11,7 +11,6 @@ from random import Random
 
 import pytest
 from tidegate.client.consuming.cut import Cut, Order
-from tidegate.controller.state.pinned_cuts import PinnedCut, PinnedPartition, PinnedTopic
 from tidegate.spark.connection import DataClient, ReadError
 from tidegate.spark.counting import count_committed, count_range
 from tidegate.spark.cuts import cut as take
@@ -21,9 +20,10 @@ from tidegate.spark.planning import PlannedRange, plan
 from tidegate.spark.streaming.driver import StreamDriver
 from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_json, to_json
 from tidegate.storage.cleaning.retention import apply_retention
+from tidegate.storage.log.pins import Pin
 from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker
 
-from ..served import FIRST_TIMESTAMP_MS, TOPIC_ID, ServedCluster, Step, history
+from ..served import FIRST_TIMESTAMP_MS, ServedCluster, Step, history
 from .cut_taker import CutTaker
 from .test_reads_at_cuts import Taken, taken
 
@@ -273,12 +273,10 @@ def test_a_confirmed_pin_has_kept_a_log_that_knows_nothing_after_a_restart(
     cut = take(cluster.bootstrap, "flights")
     parts = planned(cluster, cut=cut.to_json())
     part = cut.topics["flights"].partitions[1]
-    cluster.nodes[2].replicas.replica("flights", 1).log.cleaned_at_most = part.end
-    first = min(part.undecided.values()) + settled_above
-    kept = PinnedPartition(part.start, part.end, ((OPEN, first),))
-    topic = PinnedTopic(TOPIC_ID, "flights", {1: kept})
-    pinned = PinnedCut("month-end", "p", cut.cut_id, 1, 1, 1 << 50, is_confirmed, (topic,))
-    cluster.metadata.pinned_cuts["month-end"] = pinned
+    log = cluster.nodes[2].replicas.replica("flights", 1).log
+    log.note_cleaned(part.end)
+    settled_end = min(part.undecided.values()) + settled_above
+    log.keep((Pin("month-end", part.start, part.end, settled_end, is_confirmed),))
     if is_read:
         assert read(cluster, parts) == inside()
     else:
