@@ -1,5 +1,6 @@
 """Rows a second of a whole Spark read from three nodes: with the compiled kernel, with numpy, and with
-Spark's own Kafka connector; all take turns.
+Spark's own Kafka connector; and at a cut, with the kernel, beside a transaction that is open in each
+partition; all take turns.
 
     python -m bench.spark_reads [--jars DIR] [--records 1000000] [--values 200] [--codecs none zstd]
                                 [--sources with_kernel kafka] [--first]
@@ -42,7 +43,8 @@ from bench.spark_streams import jars
 
 PARTITIONS = 4
 CORES = 2
-SOURCES = ("with_kernel", "with_numpy", "kafka")
+AT_CUT = "at_cut"
+SOURCES = ("with_kernel", AT_CUT, "with_numpy", "kafka")
 
 
 class ChosenReader(TidegateReader):
@@ -100,6 +102,20 @@ def fill(bootstrap: str, topic: str, records: int, value_bytes: int, codec: str)
         raise SystemExit("not all records were written")
 
 
+def begin_transaction(bootstrap: str, topic: str) -> Producer:
+    """With a record in each partition, above all others: what reads committed records ends there, and a cut
+    leaves it out."""
+    settings = {"transactional.id": f"{topic}-open", "transaction.timeout.ms": 900_000}
+    producer = Producer({"bootstrap.servers": bootstrap} | settings)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for partition in range(PARTITIONS):
+        producer.produce(topic, b"open", partition=partition)
+    if producer.flush(60):
+        raise SystemExit("the transaction was not written")
+    return producer
+
+
 def rows_per_second(reads: dict[str, Callable[[], Any]], rows: int, rounds: int) -> dict[str, list[float]]:
     """By name; the reads take turns."""
     found: dict[str, list[float]] = {name: [] for name in reads}
@@ -121,7 +137,9 @@ def new_session() -> SparkSession:
 
 def reads_of(spark: SparkSession, source: str, address: str, topic: str) -> dict[str, Callable[[], Any]]:
     """By name.  `address`: a Kafka listener for the connector, else one of gRPC."""
-    reader = spark.read.format(source).option("subscribe", topic)
+    reader = spark.read.format("with_kernel" if source == AT_CUT else source).option("subscribe", topic)
+    if source == AT_CUT:
+        reader.option("consistency", "cut")
     reader.option("kafka.bootstrap.servers" if source == "kafka" else "bootstrap", address)
     return {
         source: lambda: reader.load().write.format("noop").mode("overwrite").save(),
@@ -198,6 +216,7 @@ def measure(
     arguments: argparse.Namespace,
 ) -> None:
     fill(cluster.bootstrap, topic, arguments.records, value_bytes, codec)
+    opened = begin_transaction(cluster.bootstrap, topic) if AT_CUT in arguments.sources else None
     addresses = {
         source: cluster.bootstrap if source == "kafka" else cluster.node(1).grpc_address
         for source in arguments.sources
@@ -211,6 +230,8 @@ def measure(
             f"{value_bytes:>5} B {codec:<7}{name:<22}{best:>7.2f} M rows/s, median {median:.2f}", flush=True
         )
     print(f"{value_bytes:>5} B {codec:<7}a Python worker took up to {worker_peak_mb():.0f} MB", flush=True)
+    if opened is not None:
+        opened.abort_transaction()
     if arguments.first:
         for kind in ("", " count()"):
             for source, address in addresses.items():

@@ -43,6 +43,7 @@ class Read:
     title: str = ""
     tasks: bool = False
     ours: Mapping[str, str] = field(default_factory=dict)  # of this source alone
+    theirs: Mapping[str, str] = field(default_factory=dict)  # of the connector alone
     kind = "batch"
 
 
@@ -96,7 +97,13 @@ READS: tuple[Read, ...] = (
         title="no isolation level",
     ),
     Read(of("undecided", **COMMITTED), title="committed records above an open transaction"),
-    Read(of("undecided", **COMMITTED), title="the same at a cut", ours={"consistency": "cut"}, differs=A_CUT),
+    Read(
+        of("undecided"),
+        title="the same at a cut",
+        ours={"consistency": "cut"},
+        theirs=COMMITTED,
+        differs=A_CUT,
+    ),
     Read(of("undecided", kafka__isolation__level="read_uncommitted")),
     Read(of("compacted", **COMMITTED), title="gaps of compaction"),
     Read(of("compacted", startingOffsets=at("compacted", 7), **COMMITTED)),

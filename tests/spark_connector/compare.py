@@ -99,7 +99,7 @@ class Comparison:
 
     def _read(self, source: str, case: Read) -> Outcome:
         outcome = Outcome()
-        given = {**case.options, **(case.ours if source == OURS else {})}
+        given = {**case.options, **(case.ours if source == OURS else case.theirs)}
         try:
             frame = self._spark.read.format(source).options(**self._options(source, given)).load()
             outcome.columns = columns(frame)
