@@ -10,5 +10,6 @@ or the faults are none.
 `spark_child.py`    a process with one Spark session, which runs what it is given
 `spark_process.py`  starts and kills it
 `watcher.py`        the reader of committed records
+`cuts_taken.py`     cuts of the output while Spark writes, read afterwards
 `harness.py`        one run, and its verdict
 """

@@ -40,7 +40,8 @@ def table(title: str, verdicts: list[Verdict]) -> str:
         lines.append(
             f"| {step.name}, {step.workload} | {len(of)} | {sum(each.times - 1 for each in of)} "
             f"| {sum(each.records for each in of)} | {sum(each.doubled for each in of)} "
-            f"| {sum(each.missing for each in of)} | {sum(1 for each in of if each.wrong)} |"
+            f"| {sum(each.missing for each in of)} | {sum(each.cuts for each in of)} "
+            f"| {sum(1 for each in of if each.wrong)} |"
         )
     return "\n".join(lines)
 
@@ -57,7 +58,8 @@ async def played(harness: Harness, steps: list[Step], sink: Sink, first: int) ->
         verdicts.append(verdict)
         print(
             f"{number}: {step.name}, {step.workload}: {verdict.records} records, run {verdict.times} times, "
-            f"{time.monotonic() - began_s:.1f} s{'; WRONG: ' + verdict.wrong[0] if verdict.wrong else ''}",
+            f"{verdict.jobs_in_cuts} whole jobs in {verdict.cuts} cuts, "
+            f"{time.monotonic() - began_s:.1f} s{'; ' + verdict.wrong[0] if verdict.wrong else ''}",
             flush=True,
         )
     return verdicts

@@ -15,6 +15,7 @@ from typing import Any, Final
 from tidegate.client import Admin, LocalCluster, NewTopic, Producer
 from tidegate.client.connecting.cluster import Cluster, CoordinatorKind
 
+from .cuts_taken import CutsTaken
 from .faulty_source import FORMAT, OPTION, Fault
 from .losing_answers import Decision, LosingAnswers, served
 from .spark_process import SparkProcess
@@ -51,6 +52,8 @@ class Verdict:
     records: int = 0
     doubled: int = 0
     missing: int = 0
+    cuts: int = 0  # that were read, and how many whole jobs they had
+    jobs_in_cuts: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
@@ -119,6 +122,24 @@ class Harness:
         fault = Fault(step.point, step.action, str(folder))
         self._proxy.lose(step.method, {"lose once": 1, "lose all": 10**6}.get(step.action, 0))
         verdict = Verdict(step, number, times=0)
+        watcher = self.watchers[sink.topic]
+        async with CutsTaken(self._cluster.bootstrap, sink.topic) as cuts:
+            errors = await self._until_it_ends_well(verdict, sink, folder, fault)
+            self._require_fault(step, folder, errors)
+            await watcher.settle()
+        seen = watcher.seen[number]
+        self._judge(verdict, seen, folder)
+        if sink is OURS:
+            self._judge_decisions(verdict, seen, folder)
+            verdict.wrong += await cuts.torn(number, seen)
+            verdict.cuts, verdict.jobs_in_cuts = cuts.count, cuts.inside
+        return verdict
+
+    async def _until_it_ends_well(
+        self, verdict: Verdict, sink: Sink, folder: Path, fault: Fault
+    ) -> list[str]:
+        """The errors of the times before."""
+        step, number = verdict.step, verdict.run
         errors: list[str] = []
         while True:
             verdict.times += 1
@@ -132,17 +153,10 @@ class Harness:
                 self._spark = None
                 continue
             if not answer["error"]:
-                break
+                return errors
             errors.append(answer["error"].partition("\n")[0][:500])
             if step.action == "lose all":
                 self._proxy.lose("", 0)
-        self._require_fault(step, folder, errors)
-        watcher = self.watchers[sink.topic]
-        await watcher.settle()
-        self._judge(verdict, watcher.seen[number], folder)
-        if sink is OURS:
-            self._judge_decisions(verdict, watcher.seen[number], folder)
-        return verdict
 
     def give_up(self) -> None:
         """After a run that did not end: the next one begins with another session."""

@@ -29,4 +29,5 @@ async def test_each_row_is_read_once_whatever_fails(tmp_path: Path) -> None:
             (step,) = (each for each in STEPS if (each.name, each.workload) == (name, workload))
             verdict = await harness.run(step, number)
             assert verdict.wrong == []
+            assert verdict.jobs_in_cuts > 0
         assert await harness.losers() > 0
