@@ -102,6 +102,23 @@ def test_leaders_are_elected_when_asked(command: Command, topic: str) -> None:
     assert "has no partition 99" in command("partitions", "elect", f"{topic}:99", code=1)
 
 
+def test_a_cut_is_pinned_shown_listed_and_unpinned(command: Command, topic: str) -> None:
+    command("produce", topic, stdin="".join(f"{number}\n" for number in range(30)))
+    said = command("cuts", "pin", "month-end", "--topic", topic, "--retention-ms", "60000")
+    assert said.startswith("pinned: month-end, 3 partitions, until 20")
+    shown = command.json("cuts", "show", "month-end")
+    assert sum(each["end"] - each["start"] for each in shown["ranges"]) == 30
+    assert f"{topic}" in command("cuts", "show", "month-end")
+    assert "month-end: pinned, taken " in command("cuts", "show", "month-end")
+    (listed,) = [cut for cut in command.json("cuts", "list") if cut["name"] == "month-end"]
+    assert (listed["topics"], listed["partitions"], listed["is_confirmed"]) == ([topic], 3, True)
+    again = ("cuts", "pin", "month-end", "--topic", topic, "--retention-ms", "60000")
+    assert "a cut is pinned as 'month-end' already" in command(*again, code=1)
+    assert command("cuts", "unpin", "month-end") == "unpinned: month-end\n"
+    assert "no cut is pinned as month-end" in command("cuts", "unpin", "month-end", code=1)
+    assert "no cut is pinned as 'month-end'" in command("cuts", "show", "month-end", code=1)
+
+
 class TestCount:
     """count, with the address that all commands take."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,12 @@ async def read_up_to(cluster: LocalCluster, topic: str, end: int) -> list[int]:
         while await consumer.position((topic, 0)) < end:
             found += [record.offset for record in await consumer.poll(timeout_s=0.2)]
     return [offset for offset in found if offset < end]
+
+
+def metric(cluster: LocalCluster, name: str) -> float:
+    with urllib.request.urlopen(f"http://{cluster.node(1).metrics_address}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"tidegate_{name} ")))
 
 
 async def moved_start(admin: Admin, topic: str) -> bool:
@@ -144,6 +151,8 @@ async def test_what_a_pinned_cut_reads_stays_whatever_would_take_it_away(cluster
         await cluster.node(second).start()
         await cluster.node(second).wait_ready()
 
+        assert metric(cluster, "pinned_cuts") == 1
+        assert metric(cluster, "pinned_bytes") > 2 * 150 * 400
         (listed,) = await admin.list_cuts()
         assert (listed.name, listed.topics, listed.partitions) == ("nightly", (EVENTS, TABLE), 2)
         assert await admin.unpin_cut("nightly")
