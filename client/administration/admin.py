@@ -281,11 +281,12 @@ class Admin:
 
         return await cut_admin.take_cut(self._cluster, topics, self._timeout_s)
 
-    async def pin_cut(self, name: str, topics: Sequence[str], *, retention_ms: int) -> PinnedCut:
-        """Takes a transaction-consistent cut of these topics and keeps what it reads for so long."""
+    async def pin_cut(self, name: str, what: Sequence[str] | Cut, *, retention_ms: int) -> PinnedCut:
+        """Keeps what a cut reads for so long: one that was taken before, or a new one of these topics.
+        Raises RequestError OFFSET_OUT_OF_RANGE when a replica has lost something of the former since."""
         from . import cut_admin  # gRPC is loaded for these alone
 
-        return await cut_admin.pin_cut(self._cluster, name, topics, retention_ms, self._timeout_s)
+        return await cut_admin.pin_cut(self._cluster, name, what, retention_ms, self._timeout_s)
 
     async def describe_cut(self, name: str) -> PinnedCut:
         """Raises RequestError when no cut is pinned under the name."""

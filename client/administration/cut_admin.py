@@ -19,15 +19,14 @@ MARGIN_S: Final = 1.0
 
 
 async def pin_cut(
-    cluster: Cluster, name: str, topics: Sequence[str], retention_ms: int, timeout_s: float
+    cluster: Cluster, name: str, what: Sequence[str] | Cut, retention_ms: int, timeout_s: float
 ) -> PinnedCut:
     timeout_ms = int(1000 * max(MARGIN_S, timeout_s - MARGIN_S))
-    request = pb.PinCutRequest(
-        name=name,
-        retention_ms=retention_ms,
-        topics=pb.TakeCutRequest(topics=topics, timeout_ms=timeout_ms),
-        timeout_ms=timeout_ms,
-    )
+    request = pb.PinCutRequest(name=name, retention_ms=retention_ms, timeout_ms=timeout_ms)
+    if isinstance(what, Cut):
+        request.cut.CopyFrom(what.to_proto())
+    else:
+        request.topics.CopyFrom(pb.TakeCutRequest(topics=what, timeout_ms=timeout_ms))
     # not repeated: after an answer that is lost the name is taken, maybe by this very call
     return _pinned(
         await _ask_any(cluster, timeout_s, lambda stub, **how: stub.PinCut(request, **how), once=True)

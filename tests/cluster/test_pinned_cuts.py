@@ -217,3 +217,19 @@ async def test_a_cut_says_that_a_topic_of_it_was_deleted(cluster: LocalCluster) 
         (listed,) = await admin.list_cuts()
         assert listed.deleted_topics == (TABLE,)
         assert await admin.unpin_cut("both")
+
+
+async def test_a_cut_that_was_taken_before_is_pinned_while_it_is_whole(cluster: LocalCluster) -> None:
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topics([NewTopic(EVENTS, 1, 3, DELETED)])
+        async with Producer(cluster.bootstrap) as producer:
+            for number in range(20):
+                await producer.send(EVENTS, b"%d" % number, partition=0)
+        taken = await admin.take_cut([EVENTS])
+        assert (await admin.pin_cut("whole", taken, retention_ms=WEEK_MS)).cut == taken
+        await admin.unpin_cut("whole")
+        await admin.delete_records({(EVENTS, 0): 10})
+        with pytest.raises(KafkaError, match="events-0 starts at 10 by now, the cut at 0") as raised:
+            await admin.pin_cut("lost", taken, retention_ms=WEEK_MS)
+        assert raised.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert await admin.list_cuts() == []
