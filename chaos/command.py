@@ -178,6 +178,26 @@ def simulate_transactions(
     _show_runs(report, f"transactions --version {version}", json)
 
 
+@simulated.command("cuts")
+def simulate_cuts(
+    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    version: Annotated[
+        int, typer.Option(help="transaction.version of the producers: 1 or 2.", min=1, max=2)
+    ] = 2,
+    json: Json = False,
+) -> None:
+    """Transaction-consistent cuts beside transactions and jobs, under faults of coordinators, leaders and
+    network.  Exit code 1 when a promise does not hold."""
+    from .sim.runs import run_seeds
+    from .sim.transactions.faults import CUTS, CUTS_TV1
+    from .sim.transactions.world import run_history
+
+    faults = CUTS if version == 2 else CUTS_TV1
+    report = run_seeds(first, seeds, lambda seed: run_history(seed, faults, steps=400))
+    _show_runs(report, f"cuts --version {version}", json)
+
+
 @app.command("check")
 def check_again(
     directory: Annotated[

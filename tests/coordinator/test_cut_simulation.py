@@ -30,13 +30,13 @@ def nothing(*_: Any) -> None:
 @pytest.mark.parametrize("faults", [CUTS, CUTS_TV1], ids=["TV2", "TV1"])
 def test_every_cut_has_each_transaction_wholly_inside_or_outside(faults: Faults) -> None:
     counts: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in range(30):
         world = World(seed, faults)
         assert world.run(STEPS) == [], f"seed {seed}"
         counts += world.counts()
     assert counts["cuts taken"] > 100
-    assert counts["given up: metadata"] > 20
-    assert counts["given up: hold"] > 20
+    assert counts["given up: metadata"] > 10
+    assert counts["given up: hold"] > 5
     assert counts["transactions inside"] > 500
 
 

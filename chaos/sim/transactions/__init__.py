@@ -13,5 +13,6 @@ Each imports only those above it:
 * `requests`      how a producer's requests reach the coordinator and the partitions' leaders
 * `producers`     producers that follow the protocol
 * `jobs`          drivers of a batch engine that run jobs, and readers' view of them
+* `cuts`          takers of transaction-consistent cuts, and what each cut must hold
 * `world`         the schedule: faults, then healing, then the promises that must hold
 """

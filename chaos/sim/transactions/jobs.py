@@ -195,7 +195,7 @@ class Driver(Asker):
         self.is_idle = False
         self._decisions.setdefault(self.job, Decisions(began=self._environment.note()))
         places = [
-            [self._random.choice(self._workload.places) for _ in range(self._random.randint(1, 3))]
+            [self._workload.draw_place(self._random) for _ in range(self._random.randint(1, 3))]
             for _ in range(self._random.randint(1, 3))
         ]
         self.attempts = [[self._attempt(each)] for each in places]

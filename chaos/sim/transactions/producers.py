@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 from typing import Any
 
 from ....coordinator.transaction.events import (
@@ -56,6 +57,9 @@ class Workload:
     values: Iterator[int] = field(default_factory=lambda: count(1))
     places: list[int] = field(default_factory=lambda: list(range(DATA_PARTITIONS)))
     """The partitions of the topic; more may be added."""
+
+    def draw_place(self, random: Random) -> int:
+        return self.places[random.randrange(len(self.places))]
 
 
 class Client:
@@ -118,7 +122,7 @@ class Client:
         self.transaction = Transaction(began=self._environment.note())
         self._workload.transactions.append(self.transaction)
         for _ in range(self._random.randint(1, 3)):
-            self._add(self._random.choice(self._workload.places))
+            self._add(self._workload.draw_place(self._random))
         if self._random.random() < 0.5:
             self._add(OFFSETS)
         self.phase, self.in_doubt = "sending", False
