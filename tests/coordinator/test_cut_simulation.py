@@ -27,17 +27,23 @@ def nothing(*_: Any) -> None:
     """In the place of a check."""
 
 
+@pytest.mark.parametrize("seed", range(100))
 @pytest.mark.parametrize("faults", [CUTS, CUTS_TV1], ids=["TV2", "TV1"])
-def test_every_cut_has_each_transaction_wholly_inside_or_outside(faults: Faults) -> None:
+def test_every_cut_has_each_transaction_wholly_inside_or_outside(faults: Faults, seed: int) -> None:
+    assert World(seed, faults).run(STEPS) == []
+
+
+def test_the_runs_are_worth_something() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(30):
-        world = World(seed, faults)
-        assert world.run(STEPS) == [], f"seed {seed}"
+    for seed in range(8):
+        world = World(seed, CUTS)
+        world.run(STEPS)
         counts += world.counts()
-    assert counts["cuts taken"] > 100
-    assert counts["given up: metadata"] > 10
-    assert counts["given up: hold"] > 5
-    assert counts["transactions inside"] > 500
+    assert counts["cuts taken"] > 30
+    assert counts["transactions committed"] > 60
+    assert counts["jobs committed"] > 10
+    assert counts["given up: metadata"] > 3
+    assert counts["transactions inside"] > 300
 
 
 # --- ablations ----------------------------------------------------------------------------------------------
@@ -105,7 +111,7 @@ ABLATIONS: dict[str, tuple[Faults, Patch, str]] = {
         "not committed|torn|more or less",
     ),
     "coordinators are not looked at again": (
-        replace(CUTS, depose=0.02, learn=0.1), leave_out(CutAttempt, "_require_same_coordinators"),
+        replace(CUTS, usurp=0.03, depose=0.01, learn=0.3), leave_out(CutAttempt, "_require_same_coordinators"),
         "torn|known before"),
     "leaders are not looked at again": (
         UNAWARE, leave_out(CutAttempt, "_require_same_leaders"), "torn|known before"),

@@ -79,7 +79,7 @@ class Taker:
         self._environment, self._random = environment, environment.random
         self._metadata, self._shards, self._partitions = metadata, shards, partitions
         self._cuts = cuts
-        self._number = 0
+        self.begun = 0
         self._asked = 0
         self._began_ms = 0
         self._answers = 0
@@ -94,14 +94,14 @@ class Taker:
             self._give_up("no answer")
 
     def _begin(self) -> None:
-        self._number += 1
+        self.begun += 1
         self._asked, self._began_ms = self._environment.note(), self._environment.now_ms
         view = (
             self._random.choice(self._metadata.past) if self._random.random() < 0.4 else self._metadata.now()
         )
         hold_ms = self._random.choice((100, 2_000, 2_000, 2_000))
         try:
-            attempt = self._attempt = CutAttempt(f"{id(self)}/{self._number}", hold_ms, view)
+            attempt = self._attempt = CutAttempt(f"{id(self)}/{self.begun}", hold_ms, view)
         except GivenUp as given_up:
             self.given_up[given_up.reason.value] += 1
             return

@@ -23,7 +23,8 @@ class Faults:
     not know it yet (`unaware`), and partitions are added (`grow`).  `clients` is
     how many producers there are, `deliveries` how many messages arrive in a step at most,
     `fetch` how often a replica of a state partition fetches.  `strike`: as soon as
-    a cut is finished a coordinator dies, and all producers that are ending a transaction crash."""
+    a cut is finished a coordinator dies, and all producers that are ending a transaction crash;
+    `usurp`: as soon as one is asked for, a coordinator is deposed, and does not know it."""
 
     transaction_version: int = 2
     duplicate: float = 0.15
@@ -57,6 +58,7 @@ class Faults:
     unaware: float = 0.0
     grow: float = 0.0
     strike: float = 0.0
+    usurp: float = 0.0
     validates: bool = True
     queue: Callable[..., MarkerQueue] = MarkerQueue
     shard: Callable[..., TransactionShard] = TransactionShard

@@ -139,7 +139,12 @@ class World:
             self._strike()
         self._cuts_before = len(self.cuts)
         for taker in self.takers:
+            begun = taker.begun
             taker.step()
+            if taker.begun > begun and self.environment.inflicts(self.faults.usurp):
+                coordinators = self.random.choice(self.shards)
+                if coordinators.leader is not None:
+                    coordinators.choose_leader(besides=coordinators.leader)
 
     def _strike(self) -> None:
         coordinators = self.random.choice(self.shards)
