@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tidegate.node.assembly import metrics_of
+from tidegate.node.cuts.cut_metrics import CutMetrics
 from tidegate.node.handlers import HANDLERS
 from tidegate.node.observation.client_metrics import ClientMetrics
 from tidegate.node.observation.metrics import NodeView
@@ -61,6 +62,7 @@ def metrics() -> str:
         Throttling(dict, ManualClock(), may_act_as_node=lambda _: False),
         {},
         KeySet(None, OF_A_FILE, ManualClock(), lambda _: None),
+        CutMetrics(),
         lambda: NodeView([], 0, 0, 0, 0, False, 0, True, 0),
     )
     rows = sorted(

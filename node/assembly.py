@@ -41,6 +41,7 @@ from .coordinators.marker_writing import MarkerWrites
 from .coordinators.producer_ids import ProducerIds
 from .coordinators.transaction_coordination import TransactionCoordination
 from .coordinators.transaction_enlistment import TransactionEnlistment
+from .cuts.cut_metrics import CutMetrics
 from .cuts.cut_service import CutService
 from .cuts.cut_shards import CutShards
 from .cuts.pinned_cut_calls import PinnedCutCalls
@@ -170,6 +171,7 @@ def assemble(
     moves = ReplicaMoves(
         directory, clock, settings.log_dirs_rate, foundation.reserves.given_up_at, foundation.fail_stop
     )
+    cut_metrics = CutMetrics()
     broker = Broker(
         configuration=configuration,
         settings=settings,
@@ -202,14 +204,16 @@ def assemble(
             admission.throttling,
             admission.renewables,
             admission.key_set,
+            cut_metrics,
             node_view,
         ),
         handled_keys=handled_keys,
     )
     flush = group_commit.request
     cut_taker = CutTaker(
-        cluster, joined.controller, _peers(foundation, cluster, "cuts"), coordinators.cut_shards, clock
-    )
+        cluster, joined.controller, _peers(foundation, cluster, "cuts"), coordinators.cut_shards, clock,
+        cut_metrics,
+    )  # fmt: skip
     return Parts(
         broker=broker,
         metadata=joined.metadata,
@@ -447,11 +451,13 @@ def metrics_of(
     throttling: Throttling,
     renewables: Mapping[str, Renewable],
     key_set: KeySet,
+    cuts: CutMetrics,
     node_view: Callable[[], NodeView],
 ) -> Metrics:
     """All that a node exports; docs/operations.md has a table made of it."""
     metrics = Metrics(node_id, __version__, node_view)
     metrics.registry.register(RecoveryCollector(directory))
+    metrics.registry.register(cuts)
     metrics.registry.register(ClientMetricsCollector(client_metrics))
     metrics.registry.register(ThrottledCollector(throttling))
     metrics.registry.register(ExpiryCollector(renewables))

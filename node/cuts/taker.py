@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -21,6 +20,7 @@ from ..cluster.internal_topics import INTERNAL_TOPICS, TRANSACTION_STATE
 from ..cluster.peers import Peers
 from .attempt import CutAttempt, GivenUp, Leadership, Reason, TopicView, View
 from .between_nodes import answer_here, ask
+from .cut_metrics import CutMetrics
 from .cut_shards import CutShards
 
 log = logs.get(__name__)
@@ -44,7 +44,7 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 class CutTaker:
-    """Of one node.  taken, given_up: counters; held_s: how long the shards were held, in all attempts."""
+    """Of one node."""
 
     def __init__(
         self,
@@ -53,18 +53,17 @@ class CutTaker:
         peers: Peers,
         here: CutShards,
         clock: Clock,
+        metrics: CutMetrics,
     ) -> None:
         self._cluster = cluster
         self._controller = controller
         self._peers = peers
         self._here = here
         self._clock = clock
+        self._metrics = metrics
         self._turns = asyncio.Semaphore(CUTS_AT_ONCE)
         self._waiting = 0
         self._releases: set[asyncio.Task[None]] = set()
-        self.taken = 0
-        self.given_up: Counter[Reason] = Counter()
-        self.held_s = 0.0
 
     async def stop(self) -> None:
         for task in self._releases:
@@ -99,7 +98,7 @@ class CutTaker:
             try:
                 cut = await self._attempt(topics, deadline_s)
             except GivenUp as given_up:
-                self.given_up[given_up.reason] += 1
+                self._metrics.given_up[given_up.reason] += 1
                 if given_up.code is ErrorCode.POLICY_VIOLATION:
                     raise KafkaError(given_up.code, str(given_up)) from given_up
                 log.debug("cut_given_up", reason=given_up.reason.value, message=str(given_up))
@@ -109,7 +108,7 @@ class CutTaker:
                 await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
             else:
-                self.taken += 1
+                self._metrics.taken += 1
                 return cut
 
     async def _attempt(self, topics: Sequence[str], deadline_s: float) -> pb.Cut:
@@ -147,7 +146,7 @@ class CutTaker:
             except GivenUp as given_up:  # what is not released ends by itself; the attempt finds it missing
                 log.debug("cut_not_released", message=str(given_up))
             finally:
-                self.held_s += self._clock.monotonic() - began_s
+                self._metrics.held_s += self._clock.monotonic() - began_s
 
         task = spawn(release(), "release of a cut", _RELEASE_FAILED)
         self._releases.add(task)

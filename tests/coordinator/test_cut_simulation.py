@@ -111,8 +111,8 @@ ABLATIONS: dict[str, tuple[Faults, Patch, str]] = {
         "not committed|torn|more or less",
     ),
     "coordinators are not looked at again": (
-        replace(CUTS, usurp=0.03, depose=0.01, learn=0.3), leave_out(CutAttempt, "_require_same_coordinators"),
-        "torn|known before"),
+        replace(CUTS, depose=0.02, learn=0.1),
+        leave_out(CutAttempt, "_require_same_coordinators"), "torn|known before|more or less|not committed"),
     "leaders are not looked at again": (
         UNAWARE, leave_out(CutAttempt, "_require_same_leaders"), "torn|known before"),
     "partitions are not counted again": (

@@ -14,6 +14,7 @@ from tidegate.controller.state.model import PartitionState, TopicState
 from tidegate.node.cluster.internal_topics import TRANSACTION_STATE
 from tidegate.node.cuts import taker
 from tidegate.node.cuts.attempt import Reason
+from tidegate.node.cuts.cut_metrics import CutMetrics
 from tidegate.node.cuts.taker import CutTaker
 from tidegate.proto import cuts_pb2 as pb
 from tidegate.runtime.clock import SystemClock
@@ -36,6 +37,7 @@ class Nodes:
         self._heard = asyncio.Event()
         self.topics = {each.name: each for each in (topic("t", 1), topic(TRANSACTION_STATE, 2))}
         self.has_held = True
+        self.counted = CutMetrics()
         self.answers = asyncio.Event()
         self.answers.set()
         self.on_barrier: Callable[[], None] = lambda: None
@@ -44,7 +46,7 @@ class Nodes:
         )
         controller = SimpleNamespace(read_barrier=self._barrier)
         peers = SimpleNamespace(close=lambda: None)
-        arguments = cast("Any", (cluster, controller, peers, self, SystemClock()))
+        arguments = cast("Any", (cluster, controller, peers, self, SystemClock(), self.counted))
         self.taker = CutTaker(*arguments)
 
     def _say(self, what: str) -> None:
@@ -96,7 +98,7 @@ async def test_each_step_follows_the_answers_to_the_one_before() -> None:
     assert nodes.said == ["hold", "bounds", "release", "barrier"]
     ((_, places),) = [(each.name, each.partitions) for each in cut.topics]
     assert [(each.partition, each.start, each.end) for each in places] == [(0, 0, 3), (1, 0, 3)]
-    assert nodes.taker.taken == 1
+    assert nodes.counted.taken == 1
 
 
 async def test_a_cut_that_is_given_up_is_tried_again_and_at_the_end_says_why() -> None:
@@ -105,7 +107,7 @@ async def test_a_cut_that_is_given_up_is_tried_again_and_at_the_end_says_why() -
     with pytest.raises(KafkaError, match="were not held to the end") as refused:
         await nodes.taker.take(["t"], 0.2)
     assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
-    assert nodes.taker.given_up[Reason.HOLD] > 1
+    assert nodes.counted.given_up[Reason.HOLD] > 1
     nodes.has_held = True
     await nodes.taker.take(["t"])
 
@@ -114,7 +116,7 @@ async def test_partitions_that_come_meanwhile_lead_to_another_attempt() -> None:
     nodes = Nodes()
     nodes.on_barrier = lambda: nodes.topics.update(t=topic("t", 1, 3))
     assert len((await nodes.taker.take(["t"])).topics[0].partitions) == 3
-    assert nodes.taker.given_up[Reason.METADATA] == 1
+    assert nodes.counted.given_up[Reason.METADATA] == 1
 
 
 async def test_a_topic_that_this_node_does_not_know_yet_is_looked_for() -> None:
