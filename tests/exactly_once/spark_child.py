@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from tidegate.spark.source import register
 from .faulty_source import Fault, FaultySource, stamped
 
 KEYS = 20
+LOOK_S = 0.5
 
 
 def session(master: str) -> SparkSession:
@@ -85,7 +89,15 @@ class Runs:
             query.stop()
 
 
+def end_with(parent: int) -> None:
+    """Kills this process, its Java and the executors, when the harness has ended."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     spark = session(sys.argv[1])
     try:
         runs = Runs(spark)
