@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.client.consuming.cut import Cut
+from tidegate.client.consuming.cut import Cut, CutPartition
 from tidegate.spark.options import parse_stream_options
 from tidegate.spark.planning import limits_at_cut
 from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_json, to_json
@@ -19,6 +19,7 @@ from tidegate.spark.streaming.triggers import (
     filter_at,
     finished,
     late_ranges,
+    left_out_at,
     next_offset,
     ranges,
 )
@@ -158,6 +159,11 @@ def test_the_checkpoint_says_what_is_left_to_read() -> None:
             }
         },
     }
+
+
+def test_a_transaction_without_records_above_the_begin_is_not_left_to_read() -> None:
+    assert left_out_at(CutPartition(0, 5, {1: 2}), {}, 5) == {}
+    assert left_out_at(CutPartition(0, 6, {1: 2}), {}, 5) == {1: 5}
 
 
 def test_a_group_gets_the_offsets_below_which_everything_is_read() -> None:
