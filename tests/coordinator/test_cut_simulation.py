@@ -102,6 +102,8 @@ def overlooks_aborts_that_may_be_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bounds, "_aborted_above", lambda *_: [])
 
 
+QUIET = replace(CUTS, usurp=0.1, learn=0.2, clients=2, jobs=False, fetch=0.95, kill=0)
+"""A deposed coordinator answers only while nothing that it wrote waits to be committed."""
 UNAWARE = replace(CUTS, unaware=1.0, move=0.01)
 ABLATIONS: dict[str, tuple[Faults, Patch, str]] = {
     "commits are decided while a cut is taken": (CUTS, decides_while_held, "torn|known before"),
@@ -111,7 +113,7 @@ ABLATIONS: dict[str, tuple[Faults, Patch, str]] = {
         "not committed|torn|more or less",
     ),
     "coordinators are not looked at again": (
-        replace(CUTS, depose=0.02, learn=0.1),
+        QUIET,
         leave_out(CutAttempt, "_require_same_coordinators"), "torn|known before|more or less|not committed"),
     "leaders are not looked at again": (
         UNAWARE, leave_out(CutAttempt, "_require_same_leaders"), "torn|known before"),
