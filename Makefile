@@ -56,7 +56,7 @@ quotas: install ## hold a producer and a reader to their quotas for more than a 
 exactly-once: install ## kill and lose at each step of Spark's writes, 200 times, and through Spark's own connector (Maven; half an hour or more)
 	$(BIN)/python -m tidegate.tests.exactly_once
 
-check: install ## ruff, mypy, and the tests without clusters, Spark and long histories: under a minute
+check: install ## ruff, mypy, and the tests without clusters, Spark and long histories: a minute or two
 	$(BIN)/ruff check .
 	mkdir -p .link && ln -sfn .. .link/tidegate
 	@# mypy has one thread: it runs beside the tests, and reports behind them
