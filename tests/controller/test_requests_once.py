@@ -39,7 +39,7 @@ NAMED = {name for name, request in REQUESTS.items() if "request_id" in request.f
 COMPARED = {"RegisterBroker", "Heartbeat", "AlterPartitions", "AllocateProducerIds"}
 # known by the topic that it has made (`was_made_by`): a copy that comes after the deletion makes another one
 KNOWN_BY_ITS_TOPIC = {"CreateTopics"}
-READING = {"FollowMetadata", "DescribeQuorum"}
+READING = {"ReadBarrier", "FollowMetadata", "DescribeQuorum"}
 # a late copy charges a client's quota once more, and changes no metadata
 CHARGING = {"ChargeMutations"}
 

@@ -27,9 +27,10 @@ from tidegate.controller.state.broker_settings import (
 )
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ALL_NODES, ApplyResult, PartitionState, TopicState
+from tidegate.controller.state.pinned_cuts import PinnedCut, PinnedPartition, PinnedTopic
 from tidegate.node.assembly import _replication_config
 from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.node.metadata_application import MetadataApplication
+from tidegate.node.metadata_application import MetadataApplication, pins_of
 from tidegate.node.settings.definitions import SETTINGS
 from tidegate.node.settings.run_time_settings import SLICE_S, InheritedSettings, RunTimeSettings
 from tidegate.node.start_and_stop import stop
@@ -213,12 +214,15 @@ def test_every_field_of_an_assignment_comes_from_the_metadata() -> None:
     state = ClusterState()
     topic = TopicState("a", UUID(int=9), {"retention.ms": "5"}, {7: place}, {})
     state._topics.by_name["a"] = topic
+    kept = PinnedTopic(topic.topic_id, "a", {7: PinnedPartition(2, 9, ((4711, 5),))})
+    state.pinned_cuts = {"c": PinnedCut("c", "pin", "cut", 1, 2, 3, is_confirmed=True, topics=(kept,))}
     cluster, settings = cast(Any, SimpleNamespace(state=state, node_id=1)), RunTimeSettings(loaded())
     parts: list[Any] = [SimpleNamespace(), SimpleNamespace(), SimpleNamespace(), SimpleNamespace()]
     (made,) = MetadataApplication(cluster, settings, *parts, clock=ManualClock())._assignments(  # type: ignore[misc]
         state, [("a", 7)]
     )
     expected = {"topic": "a", "topic_id": topic.topic_id, "partition": 7, "config": topic.config}
+    expected["pins"] = pins_of(state.pinned_cuts, topic.topic_id, 7)
     for field in fields(Assignment):
         value = getattr(made, field.name)
         assert value == expected.get(field.name, getattr(place, field.name, None)), field.name
