@@ -30,7 +30,8 @@ from tidegate.controller.state.model import ALL_NODES, ApplyResult, PartitionSta
 from tidegate.controller.state.pinned_cuts import PinnedCut, PinnedPartition, PinnedTopic
 from tidegate.node.assembly import _replication_config
 from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.node.metadata_application import MetadataApplication, pins_of
+from tidegate.node.cuts.pins import pins_of
+from tidegate.node.metadata_application import MetadataApplication
 from tidegate.node.settings.definitions import SETTINGS
 from tidegate.node.settings.run_time_settings import SLICE_S, InheritedSettings, RunTimeSettings
 from tidegate.node.start_and_stop import stop
