@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SECURED := $(addprefix tests/cluster/,test_java_clients.py test_kafkajs_client.py test_platformatic_client.py test_go_clients.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools spark-connector rolling-upgrade quotas exactly-once test lint sizes demo proto kernel lock audit image clean
+.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools spark-connector spark-programs rolling-upgrade quotas exactly-once test lint sizes demo proto kernel lock audit image clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ rolling-upgrade: install ## roll a cluster under load from an older version (out
 
 quotas: install ## hold a producer and a reader to their quotas for more than a minute each, beside another client
 	$(BIN)/python -m pytest tests/quotas -s
+
+spark-programs: install ## run the programs of docs/spark.md as they stand, each with a Spark of its own, and Spark's SQL (minutes)
+	$(BIN)/python -m pytest tests/spark_programs
 
 exactly-once: install ## kill and lose at each step of Spark's writes, 200 times, and through Spark's own connector (Maven; half an hour or more)
 	$(BIN)/python -m tidegate.tests.exactly_once

@@ -21,6 +21,7 @@ from tidegate.controller.raft.messages import Hello
 from tidegate.node.lifecycle.probing import Question
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.proto import controller_pb2 as pb
+from tidegate.runtime.clock import SystemClock
 from tidegate.tests.certificates import lifetime
 from tidegate.wire.api import ApiKey
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -49,7 +50,10 @@ def forger(secured: LocalCluster, tmp_path: Path) -> Forger:
 
 
 async def leader_of(cluster: LocalCluster, topic: str) -> LocalNode:
-    async with Admin(cluster.bootstrap) as admin:
+    """As soon as the node that is asked knows the topic: another one may have made it."""
+    async with Admin(cluster.bootstrap) as admin, asyncio.timeout(30):
+        while topic not in [view.name for view in await admin.list_topics()]:
+            await SystemClock().sleep(0.02)
         (described,) = await admin.describe_topics([topic])
         return cluster.node(described.partitions[0].leader)
 

@@ -20,9 +20,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tidegate.client import LocalCluster, NewTopic
 from tidegate.client.blocking import Admin, Consumer, Producer
-
-from . import test_examples
-from .test_examples import DOCS, EXAMPLES
+from tidegate.tests.docs import test_examples
+from tidegate.tests.docs.test_examples import DOCS, EXAMPLES
 
 pytestmark = [
     pytest.mark.spark,
