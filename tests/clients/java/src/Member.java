@@ -1,7 +1,6 @@
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collection;
-import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
@@ -17,8 +16,6 @@ final class Member implements AutoCloseable {
     private final Watch watch;
     private final Thread thread;
     private volatile boolean running = true;
-    /** What the callbacks have said, in the thread of the consumer alone. */
-    private final Set<TopicPartition> owned = new HashSet<>();
 
     volatile Set<Integer> assigned = Set.of();
     volatile int generation = -1;
@@ -62,16 +59,14 @@ final class Member implements AutoCloseable {
                     note("!", partitions);
                 }
             });
-            // A consumer that is closed after its callback, before its assignment follows (the newer protocol's own thread does
-            // that), gives partitions up a second time, also at a Kafka.
-            do {
+            while (running) {
                 ConsumerRecords<String, String> records = consumer.poll(Duration.ofMillis(50));
                 generation = consumer.groupMetadata().generationId();
                 assigned = numbers(consumer.assignment());
                 if (!records.isEmpty()) {
                     work.on(records, consumer);
                 }
-            } while (running || !owned.equals(consumer.assignment()));
+            }
         } catch (Exception stopped) {
             failure = stopped;
         }
@@ -79,11 +74,6 @@ final class Member implements AutoCloseable {
     }
 
     private void note(String sign, Collection<TopicPartition> partitions) {
-        if (sign.equals("+")) {
-            owned.addAll(partitions);
-        } else {
-            owned.removeAll(partitions);
-        }
         watch.changed(this, sign.equals("+"), partitions);
         if (!partitions.isEmpty()) {
             synchronized (events) {
