@@ -28,6 +28,11 @@ simulated = typer.Typer(
 app.add_typer(simulated, name="sim")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Seeds = Annotated[int, typer.Option(help="Histories to run.", min=1)]
+First = Annotated[int, typer.Option(help="The first seed.")]
+TransactionVersion = Annotated[
+    int, typer.Option(help="transaction.version of the producers: 1 or 2.", min=1, max=2)
+]
 
 
 @app.command("list")
@@ -87,8 +92,8 @@ def run_scenarios(
 
 @simulated.command("storage")
 def simulate_storage(
-    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 10_000,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Seeds = 10_000,
+    first: First = 0,
     length: Annotated[int, typer.Option(help="Steps of each history.", min=1)] = 14,
     kind: Annotated[
         str,
@@ -115,8 +120,8 @@ def simulate_storage(
 
 @simulated.command("quorum")
 def simulate_quorum(
-    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Seeds = 1000,
+    first: First = 0,
     voters: Annotated[
         int, typer.Option(help="Members of the quorum: 1, 3 or 5; 0: as each seed draws it.")
     ] = 0,
@@ -141,8 +146,8 @@ def simulate_quorum(
 
 @simulated.command("replication")
 def simulate_replication(
-    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Seeds = 1000,
+    first: First = 0,
     json: Json = False,
 ) -> None:
     """Clusters of one to five brokers in virtual time, under every kind of fault.  Exit code 1 when a promise
@@ -160,11 +165,9 @@ def simulate_replication(
 
 @simulated.command("transactions")
 def simulate_transactions(
-    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    version: Annotated[
-        int, typer.Option(help="transaction.version of the producers: 1 or 2.", min=1, max=2)
-    ] = 2,
+    seeds: Seeds = 1000,
+    first: First = 0,
+    version: TransactionVersion = 2,
     json: Json = False,
 ) -> None:
     """Transactions, and jobs of many producers, under faults of coordinators, leaders, network, producers and
@@ -180,11 +183,9 @@ def simulate_transactions(
 
 @simulated.command("cuts")
 def simulate_cuts(
-    seeds: Annotated[int, typer.Option(help="Histories to run.", min=1)] = 1000,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    version: Annotated[
-        int, typer.Option(help="transaction.version of the producers: 1 or 2.", min=1, max=2)
-    ] = 2,
+    seeds: Seeds = 1000,
+    first: First = 0,
+    version: TransactionVersion = 2,
     json: Json = False,
 ) -> None:
     """Transaction-consistent cuts beside transactions and jobs, under faults of coordinators, leaders and

@@ -7,7 +7,7 @@ Order, each step after all answers to the one before:
     holds       every shard of __transaction_state decides no commit any more, and says which it has decided
     bounds      every leader of a partition says where it ends, and which transactions are open there
     releases    every shard decides again, and says whether it was held all the time
-    finish      the metadata, as the quorum has them now: nobody else led any of these partitions meanwhile
+    finish      the metadata, as the quorum has them now: every partition has had the same leader all the time
 
 Any answer that does not fit raises `GivenUp`: the caller releases what it has asked to hold, and begins anew.
 """

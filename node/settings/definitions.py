@@ -174,9 +174,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     ),
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": _int(10_000, "The longest such wait.", 1),
     "sasl.oauthbearer.expected.audience": Setting(
-        list, [], "A bearer token is for one of these (aud); empty: for anyone."
+        list, [], "A bearer token is for one of these audiences (aud); empty: for any."
     ),
-    "sasl.oauthbearer.expected.issuer": Setting(str, "", "Who issues bearer tokens (iss); empty: anyone."),
+    "sasl.oauthbearer.expected.issuer": Setting(str, "", "The issuer of bearer tokens (iss); empty: any."),
     "sasl.oauthbearer.sub.claim.name": Setting(str, "sub", "The claim that names a bearer token's user."),
     "sasl.oauthbearer.clock.skew.seconds": _int(30, "So much may clocks differ from a token's issuer's."),
     "connections.max.reauth.ms": _int(

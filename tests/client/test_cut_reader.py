@@ -33,7 +33,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def at_rest(bootstrap: str, topic: str) -> Cut:
-    """A cut of a topic to which nobody writes now: each open transaction is left out."""
+    """A cut of a topic while no producer writes to it: each open transaction is left out."""
     async with Admin(bootstrap) as admin:
         partitions = [(topic, 0), (topic, 1)]
         ends, producers = await admin.end_offsets(partitions), await admin.describe_producers(partitions)

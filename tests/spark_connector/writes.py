@@ -1,23 +1,17 @@
 """Writes each case of `write_cases.py` through Spark's Kafka connector and through this sink, on one node and
-in one Spark session, and compares the records that a reader of committed records finds, and errors.
+in one Spark session, and compares the records that a reader of committed records finds, and errors
+(`command.py` has the options).
 
     python -m tests.spark_connector.writes [--only WORD] [--write] [--jars DIR]
-
-Ends with 1 when anything differs for which no reason is written down, or when a reason is not needed any
-more.  `--write` puts the table of all cases into docs/spark-connector-writes.md.  Needs `mvn` on the path to
-fetch the connector's jars, unless --jars names a folder that has them.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import os
-import tempfile
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +21,9 @@ from pyspark.errors import PySparkException
 from tidegate.client import LocalCluster, NewTopic
 from tidegate.client.blocking import Admin, Consumer, Producer
 
-from bench.spark_streams import CONNECTOR, jars
+from bench.spark_streams import CONNECTOR
 
+from .command import Comparing
 from .write_cases import WRITES, Write
 
 if TYPE_CHECKING:
@@ -189,52 +184,18 @@ def page(verdicts: Sequence[Verdict]) -> str:
     return "\n".join([*lines, ""])
 
 
-def compare(cases: Sequence[Write], cluster: LocalCluster, folder: Path) -> list[Verdict]:
-    from tidegate.spark.session import local_session, stop_session
-
+@contextmanager
+def judging(
+    spark: SparkSession, cluster: LocalCluster, folder: Path, _cases: Sequence[Write]
+) -> Iterator[Callable[[Write], Verdict]]:
     fill(cluster.bootstrap)
-    spark = local_session("spark-connector-writes")
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    verdicts = []
-    try:
-        comparison = Comparison(spark, cluster.bootstrap, folder)
-        for case in cases:
-            verdict = comparison.judge(case)
-            verdicts.append(verdict)
-            sign = "FAIL" if verdict.unexplained or verdict.stale else "ok  "
-            print(f"{sign} {case.title}: {verdict.result}", flush=True)
-            for line in verdict.lines:
-                print(f"       {line[:700]}", flush=True)
-    finally:
-        stop_session(spark)
-    return verdicts
+    yield Comparison(spark, cluster.bootstrap, folder).judge
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.spark_connector.writes", description=(__doc__ or "").partition("\n\n")[0]
-    )
-    parser.add_argument("--only", default="", help="cases in whose title this stands")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
-    parser.add_argument("--jars", type=Path)
-    given = parser.parse_args()
-    found = ",".join(map(str, jars(given.jars)))
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--jars {found} pyspark-shell"
-    cases = [case for case in WRITES if given.only in case.title]
-    with tempfile.TemporaryDirectory(prefix="spark-connector-") as place:
-        cluster = LocalCluster(Path(place) / "node", 1, {"transaction.state.log.num.partitions": 2})
-        asyncio.run(cluster.up())
-        try:
-            verdicts = compare(cases, cluster, Path(place))
-        finally:
-            asyncio.run(cluster.down())
-    wrong = sum(verdict.unexplained for verdict in verdicts)
-    stale = sum(verdict.stale for verdict in verdicts)
-    print(f"{len(verdicts)} cases, {wrong} differ without a reason, {stale} reasons are stale")
-    if given.write:
-        PAGE.write_text(page(verdicts))
-    return int(wrong > 0 or stale > 0)
-
+COMPARING = Comparing(
+    "tests.spark_connector.writes", (__doc__ or "").partition("\n\n")[0],
+    WRITES, lambda case: case.title, {"transaction.state.log.num.partitions": 2}, judging, PAGE, page,
+)  # fmt: skip
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(COMPARING.main())
