@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -70,6 +70,8 @@ class Plan:
     zombie_probability: float = 0.02
     pause_max_s: float = 0.04
     """A writer rests for up to so long between transactions."""
+    is_bank: bool = False
+    """The writers move money (bank.py)."""
     transaction_timeout_ms: int = 30_000
     request_timeout_s: float = 5.0
     max_block_s: float = 15.0
@@ -219,10 +221,7 @@ class Writer:
         partitions: set[Partition] = set()
         try:
             await producer.begin()
-            for _ in range(self._chance.randint(1, self._context.plan.records_per_transaction_max)):
-                self._count += 1
-                value = f"{process}.{self._count}"
-                partition = self._chance.choice(self._context.plan.input_partitions)
+            async for partition, value in self._records(process):
                 partitions.add(partition)
                 number = op.send(partition, value)
                 future = await producer.send(
@@ -233,6 +232,16 @@ class Writer:
         except KafkaError as error:
             return sent, partitions, error
         return sent, partitions, None
+
+    async def _records(self, process: str) -> AsyncIterator[tuple[Partition, str]]:
+        """Of one transaction."""
+        for _ in range(self._chance.randint(1, self._context.plan.records_per_transaction_max)):
+            value = self._value(process)
+            yield self._chance.choice(self._context.plan.input_partitions), value
+
+    def _value(self, process: str) -> str:
+        self._count += 1
+        return f"{process}.{self._count}"
 
     async def _give_up(self, op: OpenOp, producer: Producer, error: KafkaError) -> TransactionOutcome:
         if isinstance(error, FatalError):

@@ -26,6 +26,7 @@ from ...security.client_security import ClientSecurity
 from ...wire.errors import KafkaError
 from ..checks.evidence import FinalLogs
 from ..checks.history import History, Partition, Value
+from .bank import Teller
 from .librdkafka import LibrdkafkaPlainWriter, LibrdkafkaReader, LibrdkafkaWriter
 from .processes import (
     Life,
@@ -94,8 +95,9 @@ class Workload:
         self._administrator = administrator
         self._context = WorkloadContext(bootstrap, plan, history, self.progress, clock)
         self._processes: dict[str, Life] = {}
+        writer = Teller if plan.is_bank else Writer
         for number, transactional_id in enumerate(self.writer_ids):
-            self._processes[f"writer-{number}"] = Writer(
+            self._processes[f"writer-{number}"] = writer(
                 self._context, transactional_id, f"{seed}/writer-{number}"
             )
         for number in range(plan.plain_writers):
@@ -116,6 +118,11 @@ class Workload:
             )
             self._processes["librdkafka-reader"] = LibrdkafkaReader(self._context)
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def context(self) -> WorkloadContext:
+        """For a scenario with clients of its own."""
+        return self._context
 
     @property
     def writer_ids(self) -> list[str]:

@@ -25,6 +25,7 @@ from ..run.timed_kills import (
     kill_node,
     wait_completed,
 )
+from .bank import BANK_UNDER_CUTS
 from .disk_faults import SICK_DISKS
 from .named import BETWEEN_S, LONGER_THAN_A_SESSION, NamedScenario
 from .network_scenarios import CUTS
@@ -235,5 +236,6 @@ SCENARIOS: Final[Mapping[str, NamedScenario]] = {
         *SICK_DISKS,
         STARVED,
         RESTART_ELSEWHERE,
+        BANK_UNDER_CUTS,
     )
 }

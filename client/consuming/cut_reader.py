@@ -9,13 +9,15 @@ the aborted transactions.  So the records come as Spark gets them (docs/spark.md
 For every chunk, in this order: it continues exactly where the last one ended; every batch in it has a valid
 CRC; the filter knows the aborted transactions of the range and what the cut leaves out; only then records are
 delivered.  A stream that breaks, or whose leader moves, is opened again at the position, with a new filter.
+Each leader is asked over one channel, also for many partitions: a login over TLS may take longer than a read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -26,6 +28,7 @@ from ...proto import data_pb2 as pb
 from ...proto import data_pb2_grpc
 from ...runtime.clock import SystemClock
 from ...security.client_security import ClientSecurity
+from ...security.grpc_session import Metadata
 from ...wire.errors import ErrorCode
 from ...wire.records import decode_batch, iterate_headers, validate_batch
 from ..administration.grpc_calls import error_of, grpc_address
@@ -60,22 +63,65 @@ async def read_cut(
             f"topic {missing[0]!r} is not in the cut, which has {', '.join(sorted(cut.topics))}",
         )
     cluster = Cluster(bootstrap, client_id=CLIENT_ID, clock=SystemClock(), security=security)
+    channels = _Channels(cluster, silence_s)
     try:
         await cluster.start()
         for (topic, number), part in cut.partitions.items():
             if topics is None or topic in topics:
-                reader = _PartitionReader(cluster, topic, cut.topics[topic].topic_id, number, part, silence_s)
+                topic_id = cut.topics[topic].topic_id
+                reader = _PartitionReader(cluster, channels, topic, topic_id, number, part, silence_s)
                 async with aclosing(reader.records()) as records:
                     async for record in records:
                         yield record
     finally:
+        await channels.close()
         await cluster.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    address: str
+    channel: grpc.aio.Channel
+    shown: Metadata
+    """What its calls show."""
+    stack: AsyncExitStack
+
+
+class _Channels:
+    """One to each node that leads, until the read is over or a call over it fails."""
+
+    def __init__(self, cluster: Cluster, silence_s: float) -> None:
+        self._cluster = cluster
+        self._silence_s = silence_s
+        self._open: dict[int, _Channel] = {}
+
+    async def to(self, node_id: int) -> _Channel:
+        """Raises ConnectionFailed, or RequestError."""
+        if node_id not in self._open:
+            address = await grpc_address(self._cluster, node_id)
+            client = grpc_client(address, self._cluster.security, self._silence_s)
+            try:
+                async with AsyncExitStack() as stack:
+                    channel, shown = await stack.enter_async_context(client)
+                    self._open[node_id] = _Channel(address, channel, shown, stack.pop_all())
+            except grpc.aio.AioRpcError as failure:
+                raise error_of(failure, address, pb.ErrorDetail.FromString) from failure
+        return self._open[node_id]
+
+    async def drop(self, node_id: int) -> None:
+        if (found := self._open.pop(node_id, None)) is not None:
+            await found.stack.aclose()
+
+    async def close(self) -> None:
+        for node_id in list(self._open):
+            await self.drop(node_id)
 
 
 class _PartitionReader:
     def __init__(
         self,
         cluster: Cluster,
+        channels: _Channels,
         topic: str,
         topic_id: bytes,
         partition: int,
@@ -83,6 +129,7 @@ class _PartitionReader:
         silence_s: float,
     ) -> None:
         self._cluster = cluster
+        self._channels = channels
         self._topic = topic
         self._topic_id = topic_id
         self._partition = partition
@@ -143,12 +190,21 @@ class _PartitionReader:
         leader = cluster.view.leader(*key)
         if leader == NO_LEADER:
             raise ConnectionFailed(ErrorCode.LEADER_NOT_AVAILABLE, "it has no leader at present")
-        address = await grpc_address(cluster, leader)
         try:
-            async with grpc_client(address, cluster.security, self._silence_s) as (channel, shown_to_node):
-                call = data_pb2_grpc.DataStub(channel).ReadRange(self._request(), metadata=shown_to_node)
-                while (chunk := await self._next(call)) is not None:
+            async with aclosing(self._stream(leader)) as chunks:
+                async for chunk in chunks:
                     yield chunk
+        except (ConnectionFailed, RequestError):
+            await self._channels.drop(leader)
+            raise
+
+    async def _stream(self, leader: int) -> AsyncGenerator[pb.RangeChunk]:
+        to = await self._channels.to(leader)
+        address = to.address
+        call = data_pb2_grpc.DataStub(to.channel).ReadRange(self._request(), metadata=to.shown)
+        try:
+            while (chunk := await self._next(call)) is not None:
+                yield chunk
         except TimeoutError:
             raise ConnectionFailed(
                 ErrorCode.REQUEST_TIMED_OUT, f"{address} was silent for {self._silence_s:g} s"
@@ -156,6 +212,8 @@ class _PartitionReader:
         except grpc.aio.AioRpcError as failure:
             error = error_of(failure, address, pb.ErrorDetail.FromString)
             raise RequestError(error.code, error.message) if error.code in _FINAL else error from failure
+        finally:
+            call.cancel()
         raise ConnectionFailed(ErrorCode.NETWORK_EXCEPTION, f"{address}: the stream ended too early")
 
     def _request(self) -> pb.ReadRangeRequest:

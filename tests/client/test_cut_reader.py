@@ -15,6 +15,7 @@ from tidegate.client.command_line import build
 from tidegate.client.connecting.cluster import Cluster
 from tidegate.client.consuming import cut_reader
 from tidegate.client.consuming.cut import CutPartition, CutTopic
+from tidegate.processes.local_ports import grpc_client
 from tidegate.proto import data_pb2 as pb
 from tidegate.runtime.clock import SystemClock
 from tidegate.wire.errors import ErrorCode
@@ -121,6 +122,30 @@ async def test_a_stream_that_breaks_goes_on_where_it_was(
     monkeypatch.setattr(cut_reader._PartitionReader, "_next", breaks)
     assert await values(bootstrap, cut) == whole
     assert len(set(opened_at)) > 5
+
+
+async def test_each_leader_is_asked_over_one_channel_until_a_call_fails(
+    bootstrap: str, written: tuple[str, Cut, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cut, _ = written
+    read, opened, breaks = cut_reader._PartitionReader._next, [], False
+
+    def counted(address: str, *more: Any) -> Any:
+        opened.append(address)
+        return grpc_client(address, *more)
+
+    async def once(self: cut_reader._PartitionReader, call: Any) -> pb.RangeChunk | None:
+        nonlocal breaks
+        breaks, now = False, breaks
+        return None if now else await read(self, call)
+
+    monkeypatch.setattr(cut_reader, "grpc_client", counted)
+    monkeypatch.setattr(cut_reader._PartitionReader, "_next", once)
+    assert await values(bootstrap, cut) == DONE
+    assert len(opened) == 1
+    breaks = True
+    assert await values(bootstrap, cut) == DONE
+    assert len(opened) == 1 + 2
 
 
 async def test_what_cannot_be_read_is_one_clear_error(

@@ -9,10 +9,12 @@ import pytest
 from tidegate.chaos.checks import archive
 from tidegate.chaos.checks.anomaly import AnomalyKind
 from tidegate.chaos.checks.checker import check
+from tidegate.chaos.checks.cut_checks import CHECKS
 from tidegate.chaos.checks.history import OpOutcome
 from tidegate.chaos.run import node_logs
 from tidegate.chaos.run.harness import run_scenario
 from tidegate.chaos.run.outcome import RunOutcome as RunOutcome
+from tidegate.chaos.scenarios.bank import CUTS_PER_ROUND_MIN
 from tidegate.chaos.scenarios.table import SCENARIOS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(180)]
@@ -110,3 +112,17 @@ async def test_a_node_killed_in_an_append_recovers_and_tampering_is_detected(tmp
     recorded.logs[victim.partition] = [r for r in recorded.logs[victim.partition] if r[1] != victim.value]
     kinds = {anomaly.kind for anomaly in check(recorded.history, recorded.logs, recorded.offsets).anomalies}
     assert AnomalyKind.LOST_WRITE in kinds
+
+
+async def test_every_cut_of_a_bank_balances_and_waits_for_no_open_transaction(tmp_path: Path) -> None:
+    outcome = await run("bank", tmp_path)
+    assert verdicts(outcome) >= {
+        *CHECKS,
+        "a later cut contains an earlier one",
+        "a cut that is read again has the same records",
+        "no cut waits for a transaction that stays open",
+        "an end that lies one transaction lower is found",
+        "what a cut leaves out, and a reader does not, is found",
+    }
+    assert outcome.figures["open_beside_a_cut_min"] > 0
+    assert outcome.figures["cuts"] >= CUTS_PER_ROUND_MIN
