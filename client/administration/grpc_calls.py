@@ -66,6 +66,12 @@ async def grpc_address(cluster: Cluster, node_id: int) -> str:
     }
     answer = await cluster.ask(node_id, ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]})
     (result,) = answer.results
+    if result.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise RequestError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            f"the gRPC listener of node {node_id} is found by DESCRIBE_CONFIGS on the cluster, which this "
+            "user lacks",
+        )
     require_none(ErrorCode.from_wire(int(result.error_code)), f"listeners of node {node_id}")
     values = {str(entry.name): entry.value or "" for entry in result.configs}
     for setting in _LISTENER_SETTINGS:

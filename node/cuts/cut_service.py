@@ -19,6 +19,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Reply = TypeVar("Reply")
 
 ERROR_KEY: Final = "tidegate-error-bin"
+MESSAGE_BYTES_MAX: Final = 1_000
+"""Of an error, which travels in the metadata of a call, twice: gRPC bounds them at 8 KiB."""
 TOPICS_MAX: Final = 1_000
 _STATUS: Final = {
     ErrorCode.INVALID_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
@@ -87,9 +89,10 @@ async def answer(context: Context, call: Coroutine[Any, Any, Reply]) -> Reply:
     try:
         return await call
     except KafkaError as error:
-        detail = pb.CutError(error_code=error.code, message=error.message)
+        message = error.message.encode()[:MESSAGE_BYTES_MAX].decode(errors="ignore")
+        detail = pb.CutError(error_code=error.code, message=message)
         await context.abort(
             _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE),
-            str(error),
+            message,
             ((ERROR_KEY, detail.SerializeToString()),),
         )

@@ -2,7 +2,8 @@
 listed, READ and ALTER to pin it, ALTER to unpin it.
 
 A cut that a client hands in names its topics by id: rights are asked for the topics that have these ids, not
-for the names beside them.
+for the names beside them.  A cut that the client may not see listed is not there for it, and a refusal names
+no topic that it may not describe.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class PinnedCutCalls:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics, or a cut, are to be pinned")
         if request.HasField("cut"):
             await self._catch_up()
-            cut = self._named(request.cut)
+            cut = self._named(request.cut, caller)
             self._require_pin(caller, [topic.name for topic in cut.topics])
             pinned = await self._pinning.pin(request.name, cut, request.retention_ms, timeout_s)
         else:
@@ -59,7 +60,7 @@ class PinnedCutCalls:
         return pinned_message(self._cluster.state, pinned)
 
     async def get(self, request: pb.GetCutRequest, caller: Caller) -> pb.PinnedCut:
-        found = await self._find(request.name)
+        found = await self._find(request.name, caller)
         if found is None or not found.is_confirmed:
             state = "pinned" if found is None else "confirmed"
             raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"no cut is {state} as {request.name!r}")
@@ -70,18 +71,11 @@ class PinnedCutCalls:
     async def list(self, request: pb.ListCutsRequest, caller: Caller) -> pb.ListCutsReply:
         await self._catch_up()
         state = self._cluster.state
-        seen = [
-            state.pinned_cuts[name]
-            for name in sorted(state.pinned_cuts)
-            if all(
-                self._access.allows(caller, "ListCuts", topic.name)
-                for topic in state.pinned_cuts[name].topics
-            )
-        ]
+        seen = [cut for _, cut in sorted(state.pinned_cuts.items()) if self._sees(caller, cut)]
         return pb.ListCutsReply(cuts=[listed_message(state, cut) for cut in seen])
 
     async def unpin(self, request: pb.UnpinCutRequest, caller: Caller) -> pb.UnpinCutReply:
-        found = await self._find(request.name)
+        found = await self._find(request.name, caller)
         if found is None:
             return pb.UnpinCutReply()
         for topic in found.topics:
@@ -90,12 +84,16 @@ class PinnedCutCalls:
         log.info("cut_unpinned", cut=found.name, pin=found.pin_id, principal=caller.principal)
         return pb.UnpinCutReply(was_pinned=True)
 
-    async def _find(self, name: str) -> PinnedCut | None:
+    async def _find(self, name: str, caller: Caller) -> PinnedCut | None:
+        """None, too, when the caller may not see it."""
         found = self._cluster.state.pinned_cuts.get(name)
         if found is None or not found.is_confirmed:  # it may be too new for this node's metadata
             await self._catch_up()
             found = self._cluster.state.pinned_cuts.get(name)
-        return found
+        return found if found is not None and self._sees(caller, found) else None
+
+    def _sees(self, caller: Caller, cut: PinnedCut) -> bool:
+        return all(self._access.allows(caller, "ListCuts", topic.name) for topic in cut.topics)
 
     async def _catch_up(self) -> None:
         try:
@@ -105,16 +103,16 @@ class PinnedCutCalls:
             message = "this node does not get the metadata"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
 
-    def _named(self, cut: pb.Cut) -> pb.Cut:
-        """With the names that the topics of these ids have.  Raises UNKNOWN_TOPIC_ID, and
-        INVALID_TOPIC_EXCEPTION for an internal topic."""
+    def _named(self, cut: pb.Cut, caller: Caller) -> pb.Cut:
+        """With the names that the topics of these ids have.  Raises UNKNOWN_TOPIC_ID, also for a topic that
+        the caller may not describe."""
         _require_few(len(cut.topics))
         named = pb.Cut()
         named.CopyFrom(cut)
         for topic in named.topics:
             present = self._cluster.state.topic_by_raw_id(topic.topic_id)
-            if present is None:
-                message = "a topic of the cut is not there any more, or never was"
+            if present is None or not self._access.allows(caller, "ListCuts", present.name):
+                message = f"topic {topic.name!r} of the cut is not there any more, or never was"
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, message)
             topic.name = present.name
         return named

@@ -154,6 +154,20 @@ async def test_a_cut_is_got_by_its_name_with_read_on_each_topic() -> None:
         assert code is ErrorCode.RESOURCE_NOT_FOUND
 
 
+async def test_a_cut_that_the_caller_may_not_see_is_not_there_and_no_topic_of_it_is_named() -> None:
+    served = Served(lambda _method, name: name != "secret")
+    served.pinned("both", ORDERS, SECRET)
+    assert await code_of(served.calls.get(pb.GetCutRequest(name="both"), CALLER)) is (
+        ErrorCode.RESOURCE_NOT_FOUND
+    )
+    assert not (await served.calls.unpin(pb.UnpinCutRequest(name="both"), CALLER)).was_pinned
+    given = pb.PinCutRequest(name="c", retention_ms=1, cut=cut((SECRET, "guessed")))
+    with pytest.raises(KafkaError, match="topic 'guessed' of the cut is not there") as unknown:
+        await served.calls.pin(given, CALLER)
+    assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+    assert served.asked == []
+
+
 async def test_a_node_that_does_not_get_the_metadata_does_not_say_that_there_is_no_cut() -> None:
     served = Served()
     served.pinned("known", ORDERS)
