@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
 from tidegate.client import LocalCluster, NewTopic
 from tidegate.client.blocking import Admin
 from tidegate.client.requests.transaction_requests import Identity
@@ -27,8 +28,7 @@ from tidegate.spark.writing.attempt_producer import AttemptProducer
 from tidegate.spark.writing.jobs_client import JobsClient
 from tidegate.spark.writing.options import WriteOptions
 from tidegate.spark.writing.results import Attempt
-from tidegate.spark.writing.rows import Row
-from tidegate.wire.records import NewRecord
+from tidegate.spark.writing.rows import Layout, rows_of
 
 NODES = 3
 TIMEOUT_MS = 300_000
@@ -48,6 +48,12 @@ class Point(NamedTuple):
     visible_s: float
 
 
+def one_row_each(partitions: int) -> pa.RecordBatch:
+    numbers = list(range(partitions))
+    columns = [pa.array(numbers, pa.int32()), pa.array([b"%d" % number for number in numbers])]
+    return pa.RecordBatch.from_arrays(columns, ["partition", "value"])
+
+
 def measure(bootstrap: str, tasks: int, partitions: int) -> Point:
     topic = f"t-{tasks}-{partitions}"
     places = [(topic, number) for number in range(partitions)]
@@ -64,8 +70,8 @@ def measure(bootstrap: str, tasks: int, partitions: int) -> Point:
             producer = AttemptProducer(options, None, opened.transactional_id, identity)
             try:
                 producer.start()
-                record = NewRecord(None, b"%d" % number, (), 0)
-                producer.send([Row(topic, partition, record) for partition in range(partitions)])
+                for rows in rows_of(one_row_each(partitions), Layout(("partition", "value"), topic), 0):
+                    producer.send(rows)
                 producer.finish()
             finally:
                 producer.close()

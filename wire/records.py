@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from struct import error as struct_error
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from crc32c import crc32c
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEADER_BYTES", "LOG_OVERHEAD_BYTES", "RECORDS_MAX",
-    "BatchHeader", "Compression", "ControlType", "Marker", "NewRecord", "Record",
-    "assign_in_place", "decode_batch", "decode_marker", "encode_batch", "encode_marker", "iterate_headers",
-    "next_sequence",
+    "BatchHeader", "Compression", "ControlType", "EncodedRecords", "Marker", "NewRecord", "Record",
+    "assign_in_place", "decode_batch", "decode_marker", "encode_batch", "encode_marker", "encode_records",
+    "iterate_headers", "next_sequence",
     "parse_header", "set_log_append_time", "validate_batch",
 ]  # fmt: skip
 
@@ -320,11 +320,33 @@ def encode_batch(
     """One batch of at least one record, ready to be sent or appended."""
     if not records:
         raise ValueError("a batch needs at least one record")
-    base_timestamp = records[0].timestamp_ms
+    if isinstance(records, EncodedRecords):
+        pieces = records.pieces
+        base_timestamp, max_timestamp = records.base_timestamp_ms, records.max_timestamp_ms
+    else:
+        base_timestamp = records[0].timestamp_ms
+        payload, max_timestamp = encode_records(records, 0, base_timestamp)
+        pieces = [payload]
+    if compression:
+        pieces = [compress(compression, pieces[0] if len(pieces) == 1 else b"".join(pieces))]
+    attributes = compression | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+    header = _HEADER.pack(
+        base_offset, _LENGTH_MIN + sum(map(len, pieces)), leader_epoch, 2, 0, attributes, len(records) - 1,
+        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(records),
+    )  # fmt: skip
+    checksum = crc32c(header[_ATTRIBUTES_AT:])
+    for piece in pieces:
+        checksum = crc32c(piece, checksum)
+    return b"".join((header[:_CRC_AT], _UINT32.pack(checksum), header[_ATTRIBUTES_AT:], *pieces))
+
+
+def encode_records(records: Sequence[NewRecord], first: int, base_timestamp: int) -> tuple[bytes, int]:
+    """The records of a batch from its record `first` on, and the latest of their timestamps and the
+    batch's."""
     max_timestamp = base_timestamp
     varints = _VARINTS
     parts: list[bytes] = []
-    for index, (key, value, headers, timestamp_ms) in enumerate(records):
+    for index, (key, value, headers, timestamp_ms) in enumerate(records, first):
         if timestamp_ms > max_timestamp:
             max_timestamp = timestamp_ms
         delta = timestamp_ms - base_timestamp
@@ -344,16 +366,57 @@ def encode_batch(
         size = len(body)
         parts.append(varints[size] if size < 2048 else zigzag(size))
         parts.append(body)
-    payload = b"".join(parts)
-    if compression:
-        payload = compress(compression, payload)
-    attributes = compression | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
-    header = _HEADER.pack(
-        base_offset, _LENGTH_MIN + len(payload), leader_epoch, 2, 0, attributes, len(records) - 1,
-        base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(records),
-    )  # fmt: skip
-    checksum = crc32c(payload, crc32c(header[_ATTRIBUTES_AT:]))
-    return b"".join((header[:_CRC_AT], _UINT32.pack(checksum), header[_ATTRIBUTES_AT:], payload))
+    return b"".join(parts), max_timestamp
+
+
+class EncodedRecords(Sequence[NewRecord]):
+    """Records that are bytes of a batch already, in pieces: a sequence that decodes them only when it is
+    looked into."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self._count = 0
+        self.base_timestamp_ms = self.max_timestamp_ms = -1
+
+    @classmethod
+    def of(cls, records: Sequence[NewRecord]) -> EncodedRecords:
+        made = cls()
+        if records:
+            base_timestamp = records[0].timestamp_ms
+            payload, max_timestamp = encode_records(records, 0, base_timestamp)
+            made.append(payload, len(records), base_timestamp, max_timestamp)
+        return made
+
+    def append(self, piece: bytes, count: int, base_timestamp_ms: int, max_timestamp_ms: int) -> None:
+        """Adds `count` records; their offsets and timestamps in `piece` count from the batch's first record,
+        whose timestamp is `base_timestamp_ms`."""
+        if not self._count:
+            self.base_timestamp_ms = self.max_timestamp_ms = base_timestamp_ms
+        assert base_timestamp_ms == self.base_timestamp_ms
+        self.pieces.append(piece)
+        self._count += count
+        self.max_timestamp_ms = max(self.max_timestamp_ms, max_timestamp_ms)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[NewRecord]:
+        if not self._count:
+            return iter(())
+        return (
+            NewRecord(each.key, each.value, each.headers, each.timestamp_ms)
+            for each in decode_batch(encode_batch(self))
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> NewRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> EncodedRecords: ...
+
+    def __getitem__(self, index: int | slice) -> NewRecord | EncodedRecords:
+        decoded = list(self)
+        return EncodedRecords.of(decoded[index]) if isinstance(index, slice) else decoded[index]
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:

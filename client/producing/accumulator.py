@@ -36,12 +36,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...wire.records import NewRecord
+from ...wire.records import EncodedRecords, NewRecord
 from ..requests.transaction_requests import NO_IDENTITY, Identity
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF  # after 2^31-1 comes 0 (rule I3)
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 16  # lengths, deltas and attributes; an upper estimate for small records
+HEADER_OVERHEAD_BYTES: Final = 10
 
 TopicPartition = tuple[str, int]
 
@@ -62,7 +63,7 @@ class Limits:
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
     """Records of one partition that are sent together and have one outcome.  `tokens`: the caller's, one for
-    each record."""
+    each record, or none where records are appended encoded."""
 
     topic: str
     partition: int
@@ -71,7 +72,7 @@ class ProducerBatch:
     born: int  # how many batches were started before, on all partitions
     created_s: float
     deadline_s: float
-    records: list[NewRecord] = field(default_factory=list)
+    records: list[NewRecord] | EncodedRecords = field(default_factory=list)
     tokens: list[Any] = field(default_factory=list)
     size_bytes: int = BATCH_OVERHEAD_BYTES
     identity: Identity = NO_IDENTITY
@@ -128,6 +129,7 @@ class Accumulator:
         self._incomplete: set[ProducerBatch] = set()
         self._flushes = 0
         self.started_count = 0
+        self.acknowledged_count = 0  # records
 
     # ---- the buffered batches ------------------------------------------------------------------------------
 
@@ -167,7 +169,7 @@ class Accumulator:
         """A record's share of a batch, before compression."""
         size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         for name, value in record.headers:
-            size += 10 + len(name) + len(value or b"")
+            size += HEADER_OVERHEAD_BYTES + len(name) + len(value or b"")
         return size
 
     # ---- filling -------------------------------------------------------------------------------------------
@@ -176,33 +178,65 @@ class Accumulator:
         self, topic: str, partition_number: int, record: NewRecord, token: object, now_s: float
     ) -> bool:
         """Adds a record.  True when a batch becomes sendable by it: then the caller wakes the sender."""
+        size = self.size_of(record)
+        batch, started = self._open_batch(topic, partition_number, size, now_s, list)
+        assert isinstance(batch.records, list)
+        batch.records.append(record)
+        batch.tokens.append(token)
+        return self._grown(batch, size) or started
+
+    def append_encoded(
+        self,
+        topic: str,
+        partition_number: int,
+        size_first: int,
+        encode: Callable[[EncodedRecords, int], int],
+        now_s: float,
+    ) -> bool:
+        """Adds the records that `encode(records, room)` appends to a batch's: the first one, of `size_first`
+        bytes, and more as long as all together have at most `room`.  It returns their size.  True as of
+        `append`."""
+        batch, started = self._open_batch(topic, partition_number, size_first, now_s, EncodedRecords)
+        assert isinstance(batch.records, EncodedRecords)
+        size = encode(batch.records, self._limits.batch_bytes - batch.size_bytes)
+        return self._grown(batch, size) or started
+
+    def _open_batch(
+        self,
+        topic: str,
+        partition_number: int,
+        size: int,
+        now_s: float,
+        make_records: Callable[[], list[NewRecord] | EncodedRecords],
+    ) -> tuple[ProducerBatch, bool]:
+        """A batch with room for a record of `size`, and whether it is new."""
         key = (topic, partition_number)
         partition = self._partitions.get(key)
         if partition is None:
             partition = self._partitions[key] = _Partition()
-        size = self.size_of(record)
-        limit = self._limits.batch_bytes
         batch = partition.queue[-1] if partition.queue else None
-        started = batch is None or batch.closed or batch.size_bytes + size > limit
-        if batch is None or started:
-            if batch is not None:
-                batch.closed = True
-            deadline = now_s + self._limits.delivery_timeout_s
-            batch = ProducerBatch(
-                topic, partition_number, partition.next_order, self.started_count, now_s, deadline
-            )
-            partition.next_order += 1
-            self.started_count += 1
-            partition.queue.append(batch)
-            self._incomplete.add(batch)
-            self._used_bytes += BATCH_OVERHEAD_BYTES
-        batch.records.append(record)
-        batch.tokens.append(token)
+        if batch is not None and not batch.closed and batch.size_bytes + size <= self._limits.batch_bytes:
+            return batch, False
+        if batch is not None:
+            batch.closed = True
+        deadline = now_s + self._limits.delivery_timeout_s
+        batch = ProducerBatch(
+            topic, partition_number, partition.next_order, self.started_count, now_s, deadline, make_records()
+        )
+        partition.next_order += 1
+        self.started_count += 1
+        partition.queue.append(batch)
+        self._incomplete.add(batch)
+        self._used_bytes += BATCH_OVERHEAD_BYTES
+        return batch, True
+
+    def _grown(self, batch: ProducerBatch, size: int) -> bool:
+        """Whether the batch is full now."""
         batch.size_bytes += size
         self._used_bytes += size
-        if batch.size_bytes >= limit:
+        if batch.size_bytes >= self._limits.batch_bytes:
             batch.closed = True
-        return started or batch.closed
+        return batch.closed
 
     def begin_flush(self) -> None:
         """Until `end_flush`, batches do not linger.  Nests."""
@@ -318,6 +352,7 @@ class Accumulator:
         partition = self._take_from_flight(batch)
         if batch.identity == partition.identity and batch.numbered:
             partition.acknowledged_next = batch.next_sequence
+        self.acknowledged_count += len(batch.records)
         self._complete(batch)
 
     def retry(self, batch: ProducerBatch, not_before_s: float, *, uncertain: bool) -> None:

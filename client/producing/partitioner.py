@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
@@ -61,3 +62,16 @@ class StickyChooser:
             partition, used = others[int(self._draw() * len(others))], 0
         self._current[topic] = (partition, used + size_bytes)
         return partition
+
+    def choose_run(
+        self, topic: str, available: Sequence[int], ends: Sequence[int], at: int
+    ) -> tuple[int, int]:
+        """The partition of record `at`, and the record from which on another one is chosen.  `ends`: where
+        each record would end, were all in one buffer."""
+        partition = self.choose(topic, available, ends[at] - (ends[at - 1] if at else 0))
+        _, used = self._current[topic]
+        until = at + 1
+        if used < self._batch_bytes:
+            until = min(len(ends), bisect_left(ends, ends[at] + self._batch_bytes - used, until) + 1)
+            self._current[topic] = (partition, used + ends[until - 1] - ends[at])
+        return partition, until

@@ -1,7 +1,10 @@
-/* The records of some batches as the buffers of Arrow columns: the compiled twin of numpy_decoder.py.
+/* Records of batches and the buffers of Arrow columns, both ways: the compiled twin of numpy_decoder.py, and of
+   writing/encoding.py.
 
    decode(data, sections, floor, start, end, wanted, allocate) -> None or
        (rows, last_offset, key, value, offset, timestamp, timestamp_type, headers)
+   encode(rows, first, base_timestamp, timestamps, key, value, headers) -> bytes
+   hashes(key, count) -> bytes
 
    The bytes of a record are the producer's.  Every read is bounded by the record, and the record by its section.  The
    kernel *refuses* what it finds wrong: it returns None, and numpy_decoder.py, which makes the same checks, names the
@@ -506,8 +509,364 @@ decode(PyObject *module, PyObject *arguments)
     return made;
 }
 
+/* ---- encoding ------------------------------------------------------------------------------------------------- */
+
+typedef struct { /* a binary or string column: (validity or None, offsets, data, where the array begins in them) */
+    Py_buffer valid, offsets, data;
+    int64_t at;
+} Bytes;
+
+typedef struct { /* (validity or None, offsets, where the array begins in them, keys, values) */
+    Py_buffer valid, offsets;
+    int64_t at;
+    Bytes key, value;
+    int given;
+} Lists;
+
+typedef struct {
+    Py_buffer rows, timestamps;
+    const int64_t *row, *timestamp; /* a timestamp for each row of the columns */
+    int64_t count, first, base_timestamp;
+    Bytes key, value;
+    int has_key;
+    Lists headers;
+    int64_t *sizes; /* of each record, without its length */
+} Encoding;
+
+static inline int64_t
+varint_bytes(int64_t value)
+{
+    uint64_t folded = ((uint64_t)value << 1) ^ (uint64_t)(value >> 63);
+    int64_t size = 1;
+    while (folded >>= 7)
+        size++;
+    return size;
+}
+
+static inline uint8_t *
+write_varint(uint8_t *out, int64_t value)
+{
+    uint64_t folded = ((uint64_t)value << 1) ^ (uint64_t)(value >> 63);
+    for (; folded > 127; folded >>= 7)
+        *out++ = (uint8_t)(folded | 128);
+    *out++ = (uint8_t)folded;
+    return out;
+}
+
+/* Where element `index` of an array begins and ends, by its offsets; 0 unless they lie within `size`. */
+static inline int
+extent_at(const Py_buffer *offsets, int64_t at, int64_t index, int64_t size, int64_t *begin, int64_t *end)
+{
+    if (index < 0 || at + index + 1 >= offsets->len / (int64_t)sizeof(int32_t))
+        return 0;
+    const int32_t *offset = (const int32_t *)offsets->buf + at + index;
+    *begin = offset[0];
+    *end = offset[1];
+    return *begin >= 0 && *begin <= *end && *end <= size;
+}
+
+/* 1, 0 for null, -1 when the index lies outside of the array. */
+static inline int
+valid_at(const Py_buffer *valid, int64_t at, int64_t index)
+{
+    if (valid->obj == NULL)
+        return 1;
+    if (index < 0 || (at + index) / 8 >= valid->len)
+        return -1;
+    return ((const uint8_t *)valid->buf)[(at + index) >> 3] >> ((at + index) & 7) & 1;
+}
+
+/* `length` is -1 for null; 0 when the row lies outside of the column. */
+static inline int
+bytes_at(const Bytes *column, int64_t row, const uint8_t **begin, int64_t *length)
+{
+    int valid = valid_at(&column->valid, column->at, row);
+    if (valid < 1) {
+        *length = -1;
+        return valid == 0;
+    }
+    int64_t from, to;
+    if (!extent_at(&column->offsets, column->at, row, column->data.len, &from, &to))
+        return 0;
+    *begin = (const uint8_t *)column->data.buf + from;
+    *length = to - from;
+    return 1;
+}
+
+static inline int64_t
+nullable_bytes(int64_t length)
+{
+    return varint_bytes(length) + (length > 0 ? length : 0);
+}
+
+static inline uint8_t *
+write_nullable(uint8_t *out, const uint8_t *begin, int64_t length)
+{
+    out = write_varint(out, length);
+    if (length > 0) {
+        memcpy(out, begin, (size_t)length);
+        out += length;
+    }
+    return out;
+}
+
+static inline int
+headers_at(const Lists *headers, int64_t row, int64_t *begin, int64_t *end)
+{
+    *begin = *end = 0;
+    if (!headers->given)
+        return 1;
+    int valid = valid_at(&headers->valid, headers->at, row);
+    return valid == 1 ? extent_at(&headers->offsets, headers->at, row, INT32_MAX, begin, end) : valid == 0;
+}
+
+static inline int64_t
+timestamp_delta(const Encoding *job, int64_t row)
+{
+    return (int64_t)((uint64_t)job->timestamp[row] - (uint64_t)job->base_timestamp);
+}
+
+/* The first walk: the size of all records; -1 when a row lies outside of a column, or is too large for a record. */
+static int64_t
+measure_records(Encoding *job)
+{
+    int64_t total = 0, timestamps = job->timestamps.len / (int64_t)sizeof(int64_t);
+    for (int64_t number = 0; number < job->count; number++) {
+        int64_t row = job->row[number], length, entry, end;
+        const uint8_t *begin;
+        if (row < 0 || row >= timestamps)
+            return -1;
+        int64_t size = 1 + varint_bytes(timestamp_delta(job, row)) + varint_bytes(job->first + number);
+        length = -1;
+        if (job->has_key && !bytes_at(&job->key, row, &begin, &length))
+            return -1;
+        size += nullable_bytes(length);
+        if (!bytes_at(&job->value, row, &begin, &length))
+            return -1;
+        size += nullable_bytes(length);
+        if (!headers_at(&job->headers, row, &entry, &end))
+            return -1;
+        size += varint_bytes(end - entry);
+        for (; entry < end; entry++) {
+            if (!bytes_at(&job->headers.key, entry, &begin, &length) || length < 0)
+                return -1;
+            size += nullable_bytes(length);
+            if (!bytes_at(&job->headers.value, entry, &begin, &length))
+                return -1;
+            size += nullable_bytes(length);
+        }
+        if (size > INT32_MAX)
+            return -1;
+        job->sizes[number] = size;
+        total += varint_bytes(size) + size;
+    }
+    return total;
+}
+
+/* The second walk: the columns hold what the first has seen. */
+static void
+write_records(const Encoding *job, uint8_t *out)
+{
+    for (int64_t number = 0; number < job->count; number++) {
+        int64_t row = job->row[number], length = -1, entry, end;
+        const uint8_t *begin = NULL;
+        out = write_varint(out, job->sizes[number]);
+        *out++ = 0; /* the attributes byte is unused */
+        out = write_varint(out, timestamp_delta(job, row));
+        out = write_varint(out, job->first + number);
+        if (job->has_key)
+            (void)bytes_at(&job->key, row, &begin, &length);
+        out = write_nullable(out, begin, length);
+        (void)bytes_at(&job->value, row, &begin, &length);
+        out = write_nullable(out, begin, length);
+        (void)headers_at(&job->headers, row, &entry, &end);
+        out = write_varint(out, end - entry);
+        for (; entry < end; entry++) {
+            (void)bytes_at(&job->headers.key, entry, &begin, &length);
+            out = write_nullable(out, begin, length);
+            (void)bytes_at(&job->headers.value, entry, &begin, &length);
+            out = write_nullable(out, begin, length);
+        }
+    }
+}
+
+static int
+open_buffer(PyObject *given, Py_buffer *view)
+{
+    return given == Py_None || PyObject_GetBuffer(given, view, PyBUF_SIMPLE) == 0;
+}
+
+static int
+is_at(int64_t at)
+{
+    if (at >= 0)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "an array begins before its buffers");
+    return 0;
+}
+
+static int
+open_bytes(PyObject *given, Bytes *column)
+{
+    PyObject *valid, *offsets, *data;
+    long long at;
+    if (!PyArg_ParseTuple(given, "OOOL:column", &valid, &offsets, &data, &at))
+        return 0;
+    column->at = at;
+    return is_at(at) && open_buffer(valid, &column->valid) && open_buffer(offsets, &column->offsets) &&
+           open_buffer(data, &column->data);
+}
+
+static int
+open_lists(PyObject *given, Lists *lists)
+{
+    PyObject *valid, *offsets, *key, *value;
+    long long at;
+    if (given == Py_None)
+        return 1;
+    if (!PyArg_ParseTuple(given, "OOLO!O!:headers", &valid, &offsets, &at, &PyTuple_Type, &key, &PyTuple_Type, &value))
+        return 0;
+    lists->given = 1;
+    lists->at = at;
+    return is_at(at) && open_buffer(valid, &lists->valid) && open_buffer(offsets, &lists->offsets) &&
+           open_bytes(key, &lists->key) && open_bytes(value, &lists->value);
+}
+
+static void
+close_bytes(Bytes *column)
+{
+    PyBuffer_Release(&column->valid);
+    PyBuffer_Release(&column->offsets);
+    PyBuffer_Release(&column->data);
+}
+
+static void
+close_encoding(Encoding *job)
+{
+    close_bytes(&job->key);
+    close_bytes(&job->value);
+    close_bytes(&job->headers.key);
+    close_bytes(&job->headers.value);
+    PyBuffer_Release(&job->headers.valid);
+    PyBuffer_Release(&job->headers.offsets);
+    PyBuffer_Release(&job->rows);
+    PyBuffer_Release(&job->timestamps);
+    PyMem_Free(job->sizes);
+}
+
+static PyObject *
+made_records(Encoding *job)
+{
+    int64_t size;
+    Py_BEGIN_ALLOW_THREADS
+    size = measure_records(job);
+    Py_END_ALLOW_THREADS
+    if (size < 0) {
+        PyErr_SetString(PyExc_ValueError, "a row lies outside of its column, or is too large for a record");
+        return NULL;
+    }
+    PyObject *made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (made == NULL)
+        return NULL;
+    uint8_t *out = (uint8_t *)PyBytes_AsString(made);
+    Py_BEGIN_ALLOW_THREADS
+    write_records(job, out);
+    Py_END_ALLOW_THREADS
+    return made;
+}
+
+static PyObject *
+encode(PyObject *module, PyObject *arguments)
+{
+    Encoding job = {0};
+    PyObject *rows, *timestamps, *key, *value, *headers, *made = NULL;
+    long long first, base_timestamp;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "OLLOOO!O:encode", &rows, &first, &base_timestamp, &timestamps, &key,
+                          &PyTuple_Type, &value, &headers))
+        return NULL;
+    job.first = first;
+    job.base_timestamp = base_timestamp;
+    job.has_key = key != Py_None;
+    if (open_buffer(rows, &job.rows) && open_buffer(timestamps, &job.timestamps) &&
+        (!job.has_key || open_bytes(key, &job.key)) && open_bytes(value, &job.value) &&
+        open_lists(headers, &job.headers)) {
+        job.count = job.rows.len / (int64_t)sizeof(int64_t);
+        job.row = job.rows.buf;
+        job.timestamp = job.timestamps.buf;
+        job.sizes = PyMem_Malloc((size_t)job.count * sizeof(int64_t));
+        made = job.sizes == NULL ? PyErr_NoMemory() : made_records(&job);
+    }
+    close_encoding(&job);
+    return made;
+}
+
+/* Kafka's murmur2 of a key, without the sign bit. */
+static int32_t
+murmur2(const uint8_t *key, int64_t length)
+{
+    const uint32_t factor = 0x5BD1E995;
+    uint32_t value = 0x9747B28Cu ^ (uint32_t)length;
+    int64_t at = 0;
+    for (; at + 4 <= length; at += 4) {
+        uint32_t part = (uint32_t)key[at] | (uint32_t)key[at + 1] << 8 | (uint32_t)key[at + 2] << 16 |
+                        (uint32_t)key[at + 3] << 24;
+        part *= factor;
+        part = (part ^ part >> 24) * factor;
+        value = value * factor ^ part;
+    }
+    if (at < length) {
+        uint32_t rest = 0;
+        for (int shift = 0; at < length; shift += 8)
+            rest |= (uint32_t)key[at++] << shift;
+        value = (value ^ rest) * factor;
+    }
+    value = (value ^ value >> 13) * factor;
+    return (int32_t)((value ^ value >> 15) & 0x7FFFFFFF);
+}
+
+static int
+hash_keys(const Bytes *column, int64_t count, int32_t *out)
+{
+    for (int64_t row = 0; row < count; row++) {
+        const uint8_t *begin;
+        int64_t length;
+        if (!bytes_at(column, row, &begin, &length))
+            return 0;
+        out[row] = length < 0 ? -1 : murmur2(begin, length);
+    }
+    return 1;
+}
+
+static PyObject *
+hashes(PyObject *module, PyObject *arguments)
+{
+    Bytes column = {0};
+    PyObject *key, *made = NULL;
+    Py_ssize_t count;
+    (void)module;
+    if (!PyArg_ParseTuple(arguments, "O!n:hashes", &PyTuple_Type, &key, &count))
+        return NULL;
+    if (open_bytes(key, &column) &&
+        (made = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int32_t))) != NULL) {
+        int32_t *out = (int32_t *)PyBytes_AsString(made);
+        int right;
+        Py_BEGIN_ALLOW_THREADS
+        right = hash_keys(&column, count, out);
+        Py_END_ALLOW_THREADS
+        if (!right) {
+            Py_CLEAR(made);
+            PyErr_SetString(PyExc_ValueError, "a row lies outside of its column");
+        }
+    }
+    close_bytes(&column);
+    return made;
+}
+
 static PyMethodDef methods[] = {
     {"decode", decode, METH_VARARGS, "The records of some batches as the buffers of Arrow columns, or None."},
+    {"encode", encode, METH_VARARGS, "Rows of Arrow columns as the records of a batch."},
+    {"hashes", hashes, METH_VARARGS, "The murmur2 of each key, 31 bits; -1 of null."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from .decompression import Section
@@ -33,3 +35,20 @@ def decode(
     ]
     | None
 ): ...
+
+# validity where there are nulls, offsets, data, where the array begins in them
+BytesColumn = tuple[pa.Buffer | None, pa.Buffer, pa.Buffer | None, int]
+# validity where there are nulls, offsets, where the array begins in them, keys, values
+HeadersColumn = tuple[pa.Buffer | None, pa.Buffer, int, BytesColumn, BytesColumn]
+
+def encode(
+    rows: npt.NDArray[np.int64],
+    first: int,
+    base_timestamp: int,
+    timestamps: npt.NDArray[np.int64],
+    key: BytesColumn | None,
+    value: BytesColumn,
+    headers: HeadersColumn | None,
+    /,
+) -> bytes: ...
+def hashes(key: BytesColumn, count: int, /) -> bytes: ...

@@ -26,7 +26,7 @@ from ...runtime.logs import get
 from ...wire.errors import ErrorCode, KafkaError
 from .jobs_client import JobsClient
 from .results import Attempt, TaskResult, WriteError
-from .rows import Layout, Row, rows_of
+from .rows import Layout, Rows, rows_of
 
 log = get(__name__)
 
@@ -39,7 +39,7 @@ class RecordProducer(Protocol):
 
     def start(self) -> None: ...
 
-    def send(self, rows: list[Row]) -> None: ...
+    def send(self, rows: Rows) -> None: ...
 
     def finish(self) -> None: ...
 

@@ -2,58 +2,44 @@
 
 The parts are those of `tidegate.client`'s producer, without its requests for an identity and for the end of a
 transaction: the job has both.  They run on an event loop in a thread of their own, so that acknowledgements
-come in while Spark computes the next rows.  `memory_bytes` bounds the bytes that are buffered, and
-RECORDS_WAITING_MAX the records, which are Python objects: at either bound `send` waits.
+come in while Spark computes the next rows.  Rows are encoded when they are sent, so that none of them waits
+as an object of Python; `memory_bytes` bounds what waits, and at the bound `send` waits, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, TypeVar
+
+import numpy as np
 
 from ...client.connecting.cluster import Backoff, Cluster
 from ...client.connecting.errors import BufferExhausted, ConnectionFailed, RequestError, RetriableError
 from ...client.connecting.metadata import NO_LEADER, TopicView
-from ...client.producing.accumulator import BATCH_OVERHEAD_BYTES, Accumulator
-from ...client.producing.partitioner import StickyChooser, partition_of_key
-from ...client.producing.sender import RecordMetadata, Sender
+from ...client.producing.accumulator import BATCH_OVERHEAD_BYTES, Accumulator, TopicPartition
+from ...client.producing.partitioner import StickyChooser
+from ...client.producing.sender import Sender
 from ...client.producing.transaction_manager import Event, TransactionManager
 from ...client.requests.transaction_requests import Identity, TransactionRequests
 from ...security.client_security import ClientSecurity
 from ...wire.errors import ErrorCode
+from ...wire.records import EncodedRecords
 from ..connection import UNKNOWN_TOPIC_TIMEOUT_S
+from .encoding import NO_KEY, Encoder, key_hashes
 from .options import WriteOptions
 from .results import WriteError
-from .rows import Row
+from .rows import BY_PARTITIONER, Numbers, Rows, grouped
 
 T = TypeVar("T")
 
 TRANSACTION_VERSION: Final = 2
 END_S: Final = 10.0
-RECORDS_WAITING_MAX: Final = 50_000
-"""Sent and not acknowledged, of a task: of tiny rows the objects take ten times what their bytes do."""
-
-
-class Acknowledgements:
-    """The token of every record: counts those that are in the log."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, place: RecordMetadata) -> None:
-        self.count += 1
-
-    def set_exception(self, error: BaseException) -> None:
-        """The transaction has this error, too."""
-
-    def exception(self) -> None:
-        """As a future has it."""
+PIECES_OF_MEMORY: Final = 8
+"""Rows are appended in pieces of so much of the memory at most: where a piece has no room, the accumulator is
+so full that its batches linger no more."""
 
 
 class AttemptProducer:
@@ -71,7 +57,6 @@ class AttemptProducer:
         self._transactional_id, self._identity = transactional_id, identity
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="attempt-producer", daemon=True)
-        self._acknowledged = Acknowledgements()
         self._sent = 0
         self._parts: _Parts | None = None
 
@@ -80,7 +65,7 @@ class AttemptProducer:
         self._thread.start()
         self._call(self._start())
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Rows) -> None:
         """Waits for metadata and memory, not for acknowledgements.  Raises KafkaError, also of rows that were
         sent before."""
         self._call(self._send(rows))
@@ -116,30 +101,55 @@ class AttemptProducer:
         await self._patiently(cluster, "the brokers", self._producer.max_block_s, cluster.start)
         parts.sender.start()
 
-    async def _send(self, rows: Sequence[Row]) -> None:
-        parts = self._started()
-        cluster, accumulator, manager = parts.cluster, parts.accumulator, parts.manager
-        for topic, wanted, record in rows:
-            manager.require_sending()
-            view = cluster.view.topics.get(topic)
+    async def _send(self, rows: Rows) -> None:
+        parts, encoder = self._started(), Encoder(rows)
+        hashes = None if rows.keys is None else key_hashes(rows.keys)
+        for topic, numbers in rows.topics:
+            view = parts.cluster.view.topics.get(topic)
             if view is None or view.error is not ErrorCode.NONE or not view.partitions:
-                view = await self._topic(cluster, topic)
-            size = Accumulator.size_of(record)
-            for name, fits in (
-                ("kafka.max.request.size", size + BATCH_OVERHEAD_BYTES <= self._producer.request_bytes_max),
-                ("kafka.buffer.memory", accumulator.could_hold(size)),
-            ):
-                if not fits:
-                    raise RequestError(
-                        ErrorCode.MESSAGE_TOO_LARGE, f"a row of {size} bytes for {topic!r}: raise {name}"
-                    )
-            number = parts.partition(view, wanted, record.key, size)
-            if not self._has_room(parts, size):
+                view = await self._topic(parts.cluster, topic)
+            self._check_size(parts, topic, int(rows.sizes[numbers].max()))
+            for partition, places in grouped(parts.partitions(view, rows, numbers, hashes)):
+                await self._append(parts, (topic, partition), encoder, numbers[places], rows.sizes)
+
+    def _check_size(self, parts: _Parts, topic: str, size: int) -> None:
+        for name, fits in (
+            ("kafka.max.request.size", size + BATCH_OVERHEAD_BYTES <= self._producer.request_bytes_max),
+            ("kafka.buffer.memory", parts.accumulator.could_hold(size)),
+        ):
+            if not fits:
+                raise RequestError(
+                    ErrorCode.MESSAGE_TOO_LARGE, f"a row of {size} bytes for {topic!r}: raise {name}"
+                )
+
+    async def _append(
+        self, parts: _Parts, partition: TopicPartition, encoder: Encoder, chosen: Numbers, sizes: Numbers
+    ) -> None:
+        accumulator, now_s = parts.accumulator, parts.cluster.clock.monotonic
+        ends = np.cumsum(sizes[chosen])
+        piece_bytes_max = self._producer.memory_bytes // PIECES_OF_MEMORY
+        at = 0
+
+        def encode(records: EncodedRecords, room: int) -> int:
+            """As many rows as there is room for, at least one."""
+            nonlocal at
+            until = max(at + 1, int(np.searchsorted(ends, before + min(room, size), "right")))
+            encoder.encode_into(records, chosen[at:until])
+            at = until
+            return int(ends[until - 1]) - before
+
+        while at < len(chosen):
+            before = int(ends[at - 1]) if at else 0
+            size_first = int(ends[at]) - before
+            size = max(size_first, min(piece_bytes_max, self._producer.batch_bytes, int(ends[-1]) - before))
+            parts.manager.require_sending()
+            if not accumulator.has_room(size):
                 await self._wait_for_room(parts, size)
-                manager.require_sending()  # the state may have changed during the wait
-            if accumulator.append(topic, number, record, self._acknowledged, cluster.clock.monotonic()):
+                parts.manager.require_sending()  # the state may have changed during the wait
+            began = at
+            if accumulator.append_encoded(*partition, size_first, encode, now_s()):
                 parts.sender.wake()
-            self._sent += 1
+            self._sent += at - began
 
     async def _topic(self, cluster: Cluster, name: str) -> TopicView:
         """Waits some seconds for a topic that no broker knows, and longer for brokers that are away."""
@@ -163,14 +173,11 @@ class AttemptProducer:
                     ) from None
                 await cluster.pause(backoff, deadline_s, error.code, what, error.message)
 
-    def _has_room(self, parts: _Parts, size: int) -> bool:
-        waiting = self._sent - self._acknowledged.count
-        return waiting < RECORDS_WAITING_MAX and parts.accumulator.has_room(size)
-
     async def _wait_for_room(self, parts: _Parts, size: int) -> None:
         try:
             async with asyncio.timeout(self._producer.max_block_s):
-                while not self._has_room(parts, size):
+                parts.sender.wake()
+                while not parts.accumulator.has_room(size):
                     parts.manager.require_sending()
                     await parts.sender.wait_progress()
         except TimeoutError:
@@ -184,10 +191,11 @@ class AttemptProducer:
         parts = self._started()
         await parts.sender.flush()
         parts.manager.require_sending()  # raises the error of a batch that failed
-        if self._acknowledged.count != self._sent:
+        if parts.accumulator.acknowledged_count != self._sent:
             raise WriteError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"{self._sent} records were sent and {self._acknowledged.count} acknowledged: a defect",
+                f"{self._sent} records were sent and {parts.accumulator.acknowledged_count} acknowledged: a "
+                "defect",
             )
 
     async def _close(self) -> None:
@@ -236,21 +244,35 @@ class _Parts:
         self._seen: TopicView | None = None  # of which `_available` are the partitions with a leader
         self._available: tuple[int, ...] = ()
 
-    def partition(self, view: TopicView, wanted: int | None, key: bytes | None, size: int) -> int:
-        """Raises RequestError for one that the topic does not have."""
-        if wanted is not None:
-            if wanted not in view.partitions:
+    def partitions(self, view: TopicView, rows: Rows, numbers: Numbers, hashes: Numbers | None) -> Numbers:
+        """The partition of each of these rows.  Raises RequestError for one that the topic does not have."""
+        count = len(view.partitions)
+        found = np.full(len(numbers), BY_PARTITIONER)
+        if rows.partitions is not None:
+            found = rows.partitions[numbers]
+            outside = (found != BY_PARTITIONER) & ~np.isin(found, list(view.partitions))
+            if outside.any():
                 raise RequestError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"column 'partition' is {wanted}, and {view.name!r} has {len(view.partitions)}",
+                    f"column 'partition' is {found[outside][0]}, and {view.name!r} has {count}",
                 )
-            return wanted
-        if key is not None:
-            return partition_of_key(key, len(view.partitions))
+        if hashes is not None:
+            hashes = hashes[numbers]
+            found = np.where((found == BY_PARTITIONER) & (hashes != NO_KEY), hashes % count, found)
+        free = np.flatnonzero(found == BY_PARTITIONER)
+        if free.size:
+            self._choose(view, found, free, np.cumsum(rows.sizes[numbers[free]]).tolist())
+        return found
+
+    def _choose(self, view: TopicView, found: Numbers, free: Numbers, ends: list[int]) -> None:
         if view is not self._seen:
             led = tuple(number for number, each in view.partitions.items() if each.leader != NO_LEADER)
             self._seen, self._available = view, led or tuple(view.partitions)
-        return self._sticky.choose(view.name, self._available, size)
+        at = 0
+        while at < len(ends):
+            partition, until = self._sticky.choose_run(view.name, self._available, ends, at)
+            found[free[at:until]] = partition
+            at = until
 
     async def _no_identity(self) -> None:
         raise WriteError(ErrorCode.INVALID_TXN_STATE, "an attempt has one identity, which its job gave it")

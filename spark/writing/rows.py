@@ -1,4 +1,4 @@
-"""From the rows of a DataFrame to records and their partitions: pure.
+"""From the rows of a DataFrame to what a record can have, checked a column at a time: pure.
 
 The columns are those of Spark's Kafka sink: `value` (binary or string), and, where there are, `key`,
 `headers`, `topic` (the option `topic` counts before it) and `partition`; also `timestamp`, which that sink
@@ -9,20 +9,26 @@ sends it: by murmur2 of its key, or, without a key, to one partition after the o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
 
-from ...wire.records import NewRecord
-from ..schema import HEADERS_TYPE, SchemaError
+from ...client.producing.accumulator import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES
+from ..schema import ARROW_HEADERS_TYPE, HEADERS_TYPE, SchemaError
 
-ROWS_MAX: Final = 1_000
-"""Rows that are Python objects at one time, and about how many bytes of Arrow they have at most."""
-SLICE_BYTES: Final = 1 << 20
+Numbers = npt.NDArray[np.int64]
+
+ROWS_MAX: Final = 10_000
+"""Rows that are looked at together: a batch of Arrow, as Spark makes them by default.  Beside its bytes they
+take some numbers for each row."""
 MICROSECONDS: Final = 1_000
+BY_PARTITIONER: Final = -1
 
 _BYTES: Final = (BinaryType, StringType)
 _TYPES: Final[Mapping[str, tuple[tuple[type[DataType], ...], str]]] = {
@@ -40,12 +46,22 @@ class RowError(ValueError):
     """A row that is no record; the message names the column and what to write."""
 
 
-class Row(NamedTuple):
-    """`partition` is None where the partitioner decides."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that can be records.  `topics`: each with its rows, in their order; `partitions`: BY_PARTITIONER
+    where the partitioner decides, None where it does for all; `sizes`: each one's share of a batch before
+    compression, in bytes."""
 
-    topic: str
-    partition: int | None
-    record: NewRecord
+    topics: tuple[tuple[str, Numbers], ...]
+    partitions: Numbers | None
+    keys: pa.Array | None
+    values: pa.Array
+    headers: pa.Array | None
+    timestamps_ms: Numbers
+    sizes: Numbers
+
+    def __len__(self) -> int:
+        return len(self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,55 +105,113 @@ def _is_headers(given: DataType) -> bool:
     return given.simpleString() == HEADERS_TYPE.simpleString()
 
 
-def rows_of(batch: pa.RecordBatch, layout: Layout, now_ms: int) -> Iterator[list[Row]]:
-    """The rows in slices that fit into memory; raises RowError."""
-    size = max(1, min(ROWS_MAX, batch.num_rows * SLICE_BYTES // max(1, batch.nbytes)))
-    for start in range(0, batch.num_rows, size):
-        yield _rows(batch.slice(start, size), layout, now_ms)
+def rows_of(batch: pa.RecordBatch, layout: Layout, now_ms: int) -> Iterator[Rows]:
+    """The rows in slices; raises RowError."""
+    for start in range(0, batch.num_rows, ROWS_MAX):
+        yield _rows(batch.slice(start, ROWS_MAX), layout, now_ms)
 
 
-def _rows(batch: pa.RecordBatch, layout: Layout, now_ms: int) -> list[Row]:
-    nothing = [None] * batch.num_rows
-    columns: dict[str, Sequence[Any]] = {
-        name: _values(name, batch.column(index))
-        for index, name in enumerate(layout.columns)
-        if name not in _NOT_WRITTEN
-    }
-    topics = columns.get("topic", nothing) if layout.topic is None else [layout.topic] * batch.num_rows
-    rows = []
-    for topic, partition, key, value, headers, timestamp in zip(
-        topics,
-        columns.get("partition", nothing),
-        columns.get("key", nothing),
-        columns["value"],
-        columns.get("headers", nothing),
-        columns.get("timestamp", nothing),
-        strict=True,
-    ):
-        if not topic:
-            raise RowError("column 'topic' is null or empty in a row: fill it, or give the option 'topic'")
-        if partition is not None and partition < 0:
-            raise RowError(f"column 'partition' is {partition}: 0 or more, or null for the partitioner")
-        if timestamp is not None and timestamp < 0:
-            raise RowError("column 'timestamp' is before 1970: a record cannot have that")
-        timestamp_ms = now_ms if timestamp is None else timestamp // MICROSECONDS
-        rows.append(Row(topic, partition, NewRecord(key, value, _headers(headers or ()), timestamp_ms)))
-    return rows
+def _rows(batch: pa.RecordBatch, layout: Layout, now_ms: int) -> Rows:
+    columns = {name: batch.column(index) for index, name in enumerate(layout.columns)}
+    topics = columns.get("topic") if layout.topic is None else None
+    partitions, keys, headers = columns.get("partition"), columns.get("key"), columns.get("headers")
+    keys, values = (None if keys is None else _binary(keys)), _binary(columns["value"])
+    if headers is not None and headers.type != ARROW_HEADERS_TYPE:
+        headers = headers.cast(ARROW_HEADERS_TYPE)
+    timestamps_us = np.full(batch.num_rows, now_ms * MICROSECONDS)
+    if "timestamp" in columns:
+        given = columns["timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        timestamps_us = _numbers(given, now_ms * MICROSECONDS)
+    _check(topics, partitions, timestamps_us, headers)
+    return Rows(
+        ((layout.topic, np.arange(batch.num_rows)),) if layout.topic is not None else _by_topic(topics),
+        None if partitions is None else _numbers(partitions, BY_PARTITIONER),
+        keys,
+        values,
+        headers,
+        timestamps_us // MICROSECONDS,
+        RECORD_OVERHEAD_BYTES
+        + _lengths(keys, batch.num_rows)
+        + _lengths(values, batch.num_rows)
+        + _headers_sizes(headers, batch.num_rows),
+    )
 
 
-def _values(name: str, column: pa.Array) -> Sequence[Any]:
-    if name in ("key", "value") and not pa.types.is_binary(column.type):
-        column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
-    elif name == "timestamp":
-        column = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-    found: list[Any] = column.to_pylist()
+def _check(
+    topics: pa.Array | None, partitions: pa.Array | None, timestamps_us: Numbers, headers: pa.Array | None
+) -> None:
+    """Raises RowError for the first row that is no record."""
+    problems: list[tuple[int, str]] = []
+    if topics is not None and (row := _first(pc.equal(topics.fill_null(""), ""))) >= 0:
+        problems.append(
+            (row, "column 'topic' is null or empty in a row: fill it, or give the option 'topic'")
+        )
+    if partitions is not None and (row := _first(pc.less(partitions, 0))) >= 0:
+        given = partitions[row].as_py()
+        problems.append((row, f"column 'partition' is {given}: 0 or more, or null for the partitioner"))
+    if (early := np.flatnonzero(timestamps_us < 0)).size:
+        problems.append((int(early[0]), "column 'timestamp' is before 1970: a record cannot have that"))
+    if headers is not None and (row := _first_without_key(headers)) >= 0:
+        problems.append((row, "column 'headers' has a header without a key: each needs one"))
+    if problems:
+        raise RowError(min(problems, key=lambda problem: problem[0])[1])
+
+
+def _first(holds: pa.Array) -> int:
+    found: int = pc.index(holds, True).as_py()
     return found
 
 
-def _headers(given: Iterable[Mapping[str, Any] | None]) -> tuple[tuple[str, bytes | None], ...]:
-    headers = []
-    for each in given:
-        if each is None or each["key"] is None:
-            raise RowError("column 'headers' has a header without a key: each needs one")
-        headers.append((each["key"], each["value"]))
-    return tuple(headers)
+def _first_without_key(headers: pa.Array) -> int:
+    if not headers.values.flatten()[0].null_count:
+        return -1
+    for row, given in enumerate(headers.to_pylist()):
+        if any(each is None or each["key"] is None for each in given or ()):
+            return row
+    return -1
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _numbers(column: pa.Array, instead_of_null: int) -> Numbers:
+    numbers: Numbers = column.fill_null(instead_of_null).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers
+
+
+def _lengths(column: pa.Array | None, rows: int) -> Numbers:
+    return np.zeros(rows, np.int64) if column is None else _numbers(pc.binary_length(column), 0)
+
+
+def _headers_sizes(headers: pa.Array | None, rows: int) -> Numbers:
+    if headers is None:
+        return np.zeros(rows, np.int64)
+    names, contents = headers.values.flatten()
+    entries = len(names)
+    sizes = HEADER_OVERHEAD_BYTES + _lengths(names, entries) + _lengths(contents, entries)
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    offsets = headers.offsets.to_numpy()
+    return np.where(
+        headers.is_valid().to_numpy(zero_copy_only=False), ends[offsets[1:]] - ends[offsets[:-1]], 0
+    )
+
+
+def _by_topic(topics: pa.Array) -> tuple[tuple[str, Numbers], ...]:
+    found = topics.dictionary_encode()
+    names = found.dictionary.to_pylist()
+    return tuple((names[number], rows) for number, rows in grouped(_numbers(found.indices, 0)))
+
+
+def grouped(numbers: Numbers) -> Iterator[tuple[int, Numbers]]:
+    """Each number, ascending, and where it stands."""
+    if not numbers.size:
+        return
+    narrow: npt.NDArray[Any] = (
+        numbers.astype(np.uint16) if numbers.max() <= np.iinfo(np.uint16).max else numbers
+    )
+    order = np.argsort(narrow, kind="stable")  # of 16 bits numpy sorts by radix
+    ordered = numbers[order]
+    starts = np.flatnonzero(np.diff(ordered)) + 1
+    for part in np.split(order, starts):
+        yield int(numbers[part[0]]), part

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate.client.producing.accumulator import Accumulator, Limits, ProducerBatch
 from tidegate.client.requests.transaction_requests import Identity
-from tidegate.wire.records import NewRecord
+from tidegate.wire.records import EncodedRecords, NewRecord, encode_records
 
 TP = ("t", 0)
 FIRST = Identity(7, 0)
@@ -167,6 +167,37 @@ def test_a_batch_that_is_too_large_is_halved_with_its_numbers() -> None:
     (third,) = drain_all(accumulator)
     assert not accumulator.split(third)
     accumulator.check()
+
+
+def test_encoded_records_are_counted_bounded_and_halved_as_others() -> None:
+    size = Accumulator.size_of(record(0))
+    accumulator = Accumulator(Limits(batch_bytes=61 + 4 * size, linger_s=0.0))
+    accumulator.set_identity(FIRST)
+    left = [record(number) for number in range(6)]
+
+    def encode(records: EncodedRecords, room: int) -> int:
+        some = [left.pop(0) for _ in range(min(len(left), room // size))]
+        for each in some:
+            piece, latest = encode_records([each], len(records), each.timestamp_ms)
+            records.append(piece, 1, each.timestamp_ms, latest)
+        return len(some) * size
+
+    while left:
+        assert accumulator.append_encoded(*TP, size, encode, 0.0)
+    assert accumulator.used_bytes == 2 * 61 + 6 * size
+    first, second = drain_all(accumulator)
+    assert (len(first.records), first.base_sequence, second.base_sequence) == (4, 0, 4)
+    accumulator.succeeded(second)
+    assert accumulator.acknowledged_count == 2
+    assert accumulator.split(first)
+    for base_sequence in (0, 2):
+        (half,) = accumulator.drain([TP], 1 << 20, 0.0)
+        assert half.base_sequence == base_sequence
+        assert list(half.records) == [record(base_sequence), record(base_sequence + 1)]
+        assert isinstance(half.records, EncodedRecords)  # no objects for as long as it waits
+        accumulator.check()
+        accumulator.succeeded(half)
+    assert (accumulator.acknowledged_count, accumulator.used_bytes) == (6, 0)
 
 
 def test_sequences_wrap_to_zero_after_the_largest() -> None:

@@ -45,3 +45,18 @@ def test_a_partition_that_lost_its_leader_is_left() -> None:
     chooser = StickyChooser(1000, random.Random(1).random)
     first = chooser.choose("t", [0, 1], 1)
     assert chooser.choose("t", [1 - first], 1) == 1 - first
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=60), st.lists(st.integers(1, 9), max_size=9))
+def test_runs_of_records_go_where_single_ones_go(sizes: list[int], pieces: list[int]) -> None:
+    single, runs = (StickyChooser(1000, random.Random(1).random) for _ in range(2))
+    wanted = [single.choose("t", [0, 1, 2], size) for size in sizes]
+    found: list[int] = []
+    for piece in (*pieces, len(sizes)):
+        some = sizes[len(found) : len(found) + piece]
+        ends, at = list(itertools.accumulate(some)), 0
+        while at < len(ends):
+            partition, until = runs.choose_run("t", [0, 1, 2], ends, at)
+            found += [partition] * (until - at)
+            at = until
+    assert found == wanted

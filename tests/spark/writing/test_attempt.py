@@ -16,7 +16,7 @@ from tidegate.spark.writing.attempt import Renewal, attempt_name, write_attempt
 from tidegate.spark.writing.jobs_client import JobsClient
 from tidegate.spark.writing.options import WriteOptions
 from tidegate.spark.writing.results import Attempt, Outcome, TaskResult, WriteError, outcome_of
-from tidegate.spark.writing.rows import Layout, Row
+from tidegate.spark.writing.rows import Layout, Rows
 from tidegate.spark.writing.writer import Sink
 from tidegate.wire.errors import ErrorCode
 
@@ -62,7 +62,7 @@ class Written:
     def start(self) -> None:
         self._step("start")
 
-    def send(self, rows: list[Row]) -> None:
+    def send(self, rows: Rows) -> None:
         self._step("send")
 
     def finish(self) -> None:

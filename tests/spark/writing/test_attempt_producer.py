@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from tidegate.client import LocalCluster, NewTopic
-from tidegate.client.blocking import Admin
+from tidegate.client.blocking import Admin, Consumer
+from tidegate.client.connecting.errors import RequestError
+from tidegate.client.producing.accumulator import RECORD_OVERHEAD_BYTES, Accumulator, ProducerBatch
 from tidegate.client.requests.transaction_requests import Identity
 from tidegate.proto import jobs_pb2 as pb
 from tidegate.spark.channels import Channels
 from tidegate.spark.connection import UNKNOWN_TOPIC_TIMEOUT_S
-from tidegate.spark.writing import attempt_producer
-from tidegate.spark.writing.attempt_producer import Acknowledgements, AttemptProducer
+from tidegate.spark.writing.attempt_producer import AttemptProducer
 from tidegate.spark.writing.jobs_client import JobsClient
-from tidegate.spark.writing.options import WriteOptions
+from tidegate.spark.writing.options import parse_write_options
 from tidegate.spark.writing.results import WriteError
-from tidegate.spark.writing.rows import Row
+from tidegate.spark.writing.rows import ROWS_MAX, Layout, Rows, rows_of
 from tidegate.wire.errors import ErrorCode
-from tidegate.wire.records import NewRecord
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-Make = Callable[[], AttemptProducer]
+Make = Callable[[Mapping[str, str]], AttemptProducer]
+MEMORY_BYTES = 1 << 16
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +41,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture
 def make(node: LocalCluster) -> Iterator[Make]:
     """Producers of attempts of one job, closed at the end."""
-    options = WriteOptions((node.bootstrap,))
     jobs = JobsClient(
         pb.Job(sink="etl", batch=f"b{uuid4().hex[:8]}"), [node.bootstrap], (), Channels(), 30_000
     )
     made: list[AttemptProducer] = []
 
-    def one() -> AttemptProducer:
+    def one(given: Mapping[str, str]) -> AttemptProducer:
+        options = parse_write_options({"bootstrap": node.bootstrap} | dict(given))
         opened = jobs.open_attempt(f"a{len(made)}", 60_000)
         identity = Identity(opened.producer_id, opened.producer_epoch)
         made.append(AttemptProducer(options, None, opened.transactional_id, identity))
@@ -58,12 +60,18 @@ def make(node: LocalCluster) -> Iterator[Make]:
     jobs.close()
 
 
-def rows(topic: str, count: int) -> list[Row]:
-    return [Row(topic, None, NewRecord(None, b"%d" % number, (), 0)) for number in range(count)]
+def rows(topic: str, count: int, partition: int | None = None) -> Rows:
+    columns = [
+        pa.array([b"%d" % number for number in range(count)]),
+        pa.array([partition] * count, pa.int32()),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, ["value", "partition"])
+    (found,) = rows_of(batch, Layout(("value", "partition"), topic), 0)
+    return found
 
 
 def test_a_topic_that_is_missing_is_named_within_seconds(make: Make) -> None:
-    producer = make()
+    producer = make({})
     producer.start()
     began_s = time.monotonic()
     with pytest.raises(WriteError, match="'missing' does not exist, and the brokers do not make it") as found:
@@ -74,23 +82,82 @@ def test_a_topic_that_is_missing_is_named_within_seconds(make: Make) -> None:
     )  # a busy machine; kafka.max.block.ms is 60 s
 
 
-def test_tiny_rows_that_wait_are_bounded_by_their_number(
+def test_what_waits_is_bounded_and_every_row_is_acknowledged(
     node: LocalCluster, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, waiting_max = f"t-{uuid4().hex[:8]}", 100
+    topic, most = f"t-{uuid4().hex[:8]}", [0]
+    grown = Accumulator._grown
+
+    def watched(self: Accumulator, batch: ProducerBatch, size: int) -> bool:
+        most[0] = max(most[0], self.used_bytes + size)
+        return grown(self, batch, size)
+
+    monkeypatch.setattr(Accumulator, "_grown", watched)
     with Admin(node.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 2, 1)])
-    monkeypatch.setattr(attempt_producer, "RECORDS_WAITING_MAX", waiting_max)
-    waiting: list[int] = []
-    producer = make()
-
-    def count(self: Acknowledgements, place: object) -> None:
-        waiting.append(producer._sent - self.count)
-        self.count += 1
-
-    monkeypatch.setattr(Acknowledgements, "set_result", count)
+    producer = make({"kafka.buffer.memory": str(MEMORY_BYTES)})
     producer.start()
-    producer.send(rows(topic, 2_000))
+    for _ in range(4):
+        producer.send(rows(topic, ROWS_MAX))
     producer.finish()
-    assert len(waiting) == 2_000
-    assert max(waiting) <= waiting_max
+    assert MEMORY_BYTES // 2 < most[0] <= MEMORY_BYTES
+    assert producer._sent == 4 * ROWS_MAX
+    assert values(node, topic, 4 * ROWS_MAX) == sorted(
+        b"%d" % (number // 4) for number in range(4 * ROWS_MAX)
+    )
+
+
+def test_batches_that_the_topic_finds_too_large_are_halved(node: LocalCluster, make: Make) -> None:
+    topic = f"t-{uuid4().hex[:8]}"
+    with Admin(node.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1, {"max.message.bytes": "10000"})])
+    producer = make({})
+    producer.start()
+    producer.send(rows(topic, ROWS_MAX, 1))
+    producer.finish()
+    assert values(node, topic, ROWS_MAX) == sorted(b"%d" % number for number in range(ROWS_MAX))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kafka.max.request.size": "1024"}, "a row of 2016 bytes for .* raise kafka.max.request.size"),
+        (
+            {"kafka.buffer.memory": str(MEMORY_BYTES), "kafka.max.request.size": "1000000"},
+            "a row of 100016 bytes for .* raise kafka.buffer.memory",
+        ),
+    ],
+)
+def test_a_row_that_never_fits_names_the_option(
+    node: LocalCluster, make: Make, options: dict[str, str], message: str
+) -> None:
+    topic = f"t-{uuid4().hex[:8]}"
+    with Admin(node.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1)])
+    producer = make(options)
+    producer.start()
+    value = bytes(int(message.split()[3]) - RECORD_OVERHEAD_BYTES)
+    batch = pa.RecordBatch.from_arrays([pa.array([b"small", value])], ["value"])
+    with pytest.raises(RequestError, match=message):
+        producer.send(next(rows_of(batch, Layout(("value",), topic), 0)))
+
+
+def test_a_partition_that_the_topic_does_not_have_is_named(node: LocalCluster, make: Make) -> None:
+    topic = f"t-{uuid4().hex[:8]}"
+    with Admin(node.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1)])
+    producer = make({})
+    producer.start()
+    with pytest.raises(RequestError, match=f"column 'partition' is 2, and '{topic}' has 2"):
+        producer.send(rows(topic, 3, 2))
+
+
+def values(node: LocalCluster, topic: str, count: int) -> list[bytes]:
+    """Of all records in the log, also while nothing is committed."""
+    with Consumer(node.bootstrap, isolation="read_uncommitted", auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        found: list[bytes] = []
+        while len(found) < count:
+            found += [record.value or b"" for record in consumer.poll()]
+        assert sum(consumer.end_offsets([(topic, 0), (topic, 1)]).values()) == count
+    return sorted(found)

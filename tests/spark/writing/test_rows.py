@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
@@ -16,16 +19,48 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+from tidegate.client.producing.accumulator import Accumulator
 from tidegate.spark.schema import ARROW_HEADERS_TYPE, COLUMNS, HEADERS_TYPE, SchemaError, spark_schema
-from tidegate.spark.writing.rows import ROWS_MAX, SLICE_BYTES, Layout, Row, RowError, layout_of, rows_of
-from tidegate.wire.records import NewRecord
+from tidegate.spark.writing.encoding import Encoder
+from tidegate.spark.writing.rows import (
+    BY_PARTITIONER,
+    ROWS_MAX,
+    Layout,
+    RowError,
+    Rows,
+    grouped,
+    layout_of,
+    rows_of,
+)
+from tidegate.wire.records import EncodedRecords, NewRecord
 
 NOW_MS = 1_800_000_000_000
 
 
+class Row(NamedTuple):
+    topic: str
+    partition: int | None
+    record: NewRecord
+
+
+def rows_in(rows: Rows) -> list[Row]:
+    """As they are encoded, in their order."""
+    found: dict[int, Row] = {}
+    for topic, numbers in rows.topics:
+        records = EncodedRecords()
+        Encoder(rows).encode_into(records, numbers)
+        for number, record in zip(numbers.tolist(), records, strict=True):
+            assert rows.sizes[number] == Accumulator.size_of(record)
+            partition = BY_PARTITIONER if rows.partitions is None else rows.partitions[number]
+            found[number] = Row(topic, None if partition == BY_PARTITIONER else partition, record)
+    assert sorted(found) == list(range(len(rows)))
+    return [found[number] for number in sorted(found)]
+
+
 def rows(option: str | None = "t", /, **columns: pa.Array) -> list[Row]:
     batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
-    return [row for some in rows_of(batch, Layout(tuple(columns), option), NOW_MS) for row in some]
+    layout = Layout(tuple(columns), option)
+    return [row for some in rows_of(batch, layout, NOW_MS) for row in rows_in(some)]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.string(), pa.large_binary(), pa.large_string()])
@@ -74,12 +109,46 @@ def test_a_row_that_is_no_record_is_refused(columns: dict[str, pa.Array], messag
         rows(None, value=pa.array([b"v"]), **columns)
 
 
-def test_few_rows_are_objects_at_one_time() -> None:
-    large = pa.RecordBatch.from_arrays([pa.array([bytes(SLICE_BYTES // 4)] * 20)], ["value"])
+def test_each_topic_has_its_rows_in_their_order() -> None:
+    topics = ["b", "a", "b", "c", "a"]
+    found = rows(None, topic=pa.array(topics), value=pa.array([b"%d" % row for row in range(5)]))
+    assert [(row.topic, row.record.value) for row in found] == [
+        (topic, b"%d" % row) for row, topic in enumerate(topics)
+    ]
+
+
+def test_the_first_row_that_is_no_record_is_the_one_that_is_named() -> None:
+    partitions = pa.array([0, 0, -3, 0], pa.int32())
+    for topics, message in (
+        (["t", None, "t", "t"], "'topic' is null"),
+        (["t", "t", "t", None], "'partition' is -3"),
+    ):
+        with pytest.raises(RowError, match=message):
+            rows(None, value=pa.array([b"v"] * 4), partition=partitions, topic=pa.array(topics))
+
+
+def test_a_header_without_a_key_that_no_row_has_is_no_error() -> None:
+    entries = pa.array(
+        [{"key": "h", "value": b"1"}, {"key": None, "value": b"2"}], ARROW_HEADERS_TYPE.value_type
+    )
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2], pa.int32()), entries, type=ARROW_HEADERS_TYPE, mask=pa.array([False, True])
+    )
+    found = rows(value=pa.array([b"a", b"b"]), headers=lists)
+    assert [row.record.headers for row in found] == [(("h", b"1"),), ()]
+
+
+def test_a_batch_is_looked_at_in_slices() -> None:
     small = pa.RecordBatch.from_arrays([pa.array([b"v"] * (2 * ROWS_MAX + 1))], ["value"])
-    layout = Layout(("value",), "t")
-    assert {len(some) for some in rows_of(large, layout, 0)} <= {1, 2, 3, 4}
-    assert [len(some) for some in rows_of(small, layout, 0)] == [ROWS_MAX, ROWS_MAX, 1]
+    assert [len(some) for some in rows_of(small, Layout(("value",), "t"), 0)] == [ROWS_MAX, ROWS_MAX, 1]
+
+
+def test_rows_are_grouped_in_their_order() -> None:
+    for numbers in ([], [0], [2, 0, 2, 1, 0], [70_000, 3, 70_000]):
+        found = {number: places.tolist() for number, places in grouped(np.array(numbers, np.int64))}
+        assert list(found) == sorted(set(numbers))
+        for number, places in found.items():
+            assert places == [place for place, each in enumerate(numbers) if each == number]
 
 
 def schema(*columns: tuple[str, DataType]) -> StructType:
@@ -122,4 +191,5 @@ def test_what_the_source_reads_is_written_as_it_is() -> None:
     columns = {name: pa.array([None], kind) for name, (_, kind) in COLUMNS.items()}
     columns["value"], columns["offset"] = pa.array([b"v"]), pa.array([7])
     batch = pa.RecordBatch.from_arrays([columns[name] for name in layout.columns], list(layout.columns))
-    assert list(rows_of(batch, layout, NOW_MS)) == [[Row("t", None, NewRecord(None, b"v", (), NOW_MS))]]
+    (found,) = rows_of(batch, layout, NOW_MS)
+    assert rows_in(found) == [Row("t", None, NewRecord(None, b"v", (), NOW_MS))]
