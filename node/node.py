@@ -30,7 +30,7 @@ from ..controller.service.metadata_log import MetadataLog, MetadataLogUnusable
 from ..controller.state.broker_fields import encode_replicas
 from ..controller.state.features import SUPPORTED, as_messages
 from ..controller.state.validation import StateValidator
-from ..proto import admin_pb2, admin_pb2_grpc, cuts_pb2_grpc, data_pb2_grpc, jobs_pb2_grpc
+from ..proto import admin_pb2, admin_pb2_grpc, cuts_pb2_grpc, jobs_pb2_grpc
 from ..proto import controller_pb2 as pb
 from ..runtime import logs
 from ..runtime.clock import SystemClock
@@ -303,7 +303,7 @@ class Node:
         admin_pb2_grpc.add_AdminServicer_to_server(
             AdminService(self._status, self._parts.access), self._parts.grpc
         )
-        data_pb2_grpc.add_DataServicer_to_server(self._parts.data_service, self._parts.grpc)
+        self._parts.data_service.add_to_server(self._parts.grpc)
         jobs_pb2_grpc.add_JobsServicer_to_server(self._parts.job_service, self._parts.grpc)
         cuts_pb2_grpc.add_CutsServicer_to_server(self._parts.cut_service, self._parts.grpc)
         jobs_pb2_grpc.add_TwoPhaseCommitServicer_to_server(self._parts.two_phase_commit, self._parts.grpc)

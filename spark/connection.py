@@ -27,6 +27,7 @@ import grpc
 
 from ..client.consuming.visibility import AtCut
 from ..proto import data_pb2, data_pb2_grpc
+from ..proto.range_chunks import RecordsChunk, parse
 from ..runtime.clock import Clock, SystemClock
 from ..runtime.logs import get
 from ..security.client_security import AuthenticationRefused, ClientSecurity, SecurityError
@@ -568,7 +569,7 @@ class DataClient:
         *,
         read_committed: bool,
         at_cut: AtCut | None = None,
-    ) -> Generator[data_pb2.RangeChunk]:
+    ) -> Generator[RecordsChunk]:
         """One attempt to stream a range from the leader; raises StreamLost or ReadError, at once or in the
         middle.
 
@@ -594,7 +595,10 @@ class DataClient:
             problem = self._problem_of(failure, leader.endpoint)
             self._forget(topic, partition, problem)
             raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
-        call = self._stub(leader.endpoint).ReadRange(request, metadata=shown)
+        read_range = self._channels.to(leader.endpoint).unary_stream(
+            "/tidegate.data.Data/ReadRange", data_pb2.ReadRangeRequest.SerializeToString, parse
+        )
+        call = read_range(request, metadata=shown)
         watch = StallWatchdog(self._clock, self._stall_timeout_s, call.cancel)
         try:
             while True:

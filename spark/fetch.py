@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from ..client.consuming.visibility import AtCut, VisibilityFilter
-from ..proto import data_pb2
+from ..proto.range_chunks import RecordsChunk
 from ..runtime.logs import get
 from ..wire.errors import ErrorCode
 from ..wire.records import BatchHeader, validate_batch
@@ -37,7 +37,7 @@ _TOPIC_DELETED = frozenset(
 class FetchedChunk:
     """Stored bytes, and the batches in them (position, header) whose records may be seen."""
 
-    records: bytes
+    records: memoryview
     visible: list[tuple[int, BatchHeader]]
 
 
@@ -80,13 +80,13 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
             )
             with closing(stream):
                 for chunk in stream:
-                    if chunk.waiting:
+                    if chunk.fields.waiting:
                         budget.renew()  # the node works, at other reads
                         continue
                     if visibility is None:
                         visibility = visibility_of(request, chunk)
                     fetched = check_chunk(request, chunk, position, visibility)
-                    position = chunk.next_offset
+                    position = chunk.fields.next_offset
                     is_logged = False
                     yield fetched
                     budget.renew()  # now, since the consumer's time does not count
@@ -114,27 +114,27 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
             raise lost.error
 
 
-def visibility_of(request: RangeRequest, first: data_pb2.RangeChunk) -> VisibilityFilter:
+def visibility_of(request: RangeRequest, first: RecordsChunk) -> VisibilityFilter:
     """The filter for a stream, from its first chunk."""
     if request.at_cut is not None:
-        require_at_cut(first.at_cut, request.topic, request.partition)
+        require_at_cut(first.fields.at_cut, request.topic, request.partition)
     filters = request.read_committed or request.at_cut is not None
-    aborted = first.aborted_transactions if filters else ()
+    aborted = first.fields.aborted_transactions if filters else ()
     return VisibilityFilter(((each.producer_id, each.first_offset) for each in aborted), request.at_cut)
 
 
 def check_chunk(
-    request: RangeRequest, chunk: data_pb2.RangeChunk, position: int, visibility: VisibilityFilter
+    request: RangeRequest, chunk: RecordsChunk, position: int, visibility: VisibilityFilter
 ) -> FetchedChunk:
     """Checks that the chunk continues at `position` and is consistent; filters its batches."""
     place = f"{request.topic}-{request.partition}"
-    if chunk.start_offset != position or chunk.next_offset <= position:
+    fields, records = chunk.fields, memoryview(chunk.records)
+    if fields.start_offset != position or fields.next_offset <= position:
         raise ReadError(
             ErrorCode.CORRUPT_MESSAGE,
             f"{place}: expected a chunk that continues at offset {position}, got "
-            f"[{chunk.start_offset}, {chunk.next_offset})",
+            f"[{fields.start_offset}, {fields.next_offset})",
         )
-    records = memoryview(chunk.records)
     visible: list[tuple[int, BatchHeader]] = []
     at = 0
     lowest = -1  # the first batch may begin below the position: a range may start inside a batch
@@ -143,18 +143,18 @@ def check_chunk(
         if (
             header.base_offset < lowest
             or header.last_offset < position
-            or header.last_offset >= chunk.next_offset
+            or header.last_offset >= fields.next_offset
         ):
             raise ReadError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"{place}: batch [{header.base_offset}, {header.last_offset}] is out of place in "
-                f"[{chunk.start_offset}, {chunk.next_offset})",
+                f"[{fields.start_offset}, {fields.next_offset})",
             )
         if visibility.shows(header, records, at):
             visible.append((at, header))
         lowest = header.next_offset
         at += header.size_bytes
-    return FetchedChunk(chunk.records, visible)
+    return FetchedChunk(records, visible)
 
 
 def where_to_resume(request: RangeRequest, position: int, problem: ReadError) -> int:

@@ -6,12 +6,10 @@ client.
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -27,8 +25,10 @@ from .decoding.decompression import Budget
 from .fetch import RangeRequest, fetch_range
 from .options import ReadOptions, client_security
 from .planning import PlannedRange
+from .worker_memory import keep_memory
 
 ROWS_MIN = 10_000  # for smaller Arrow batches, Spark's cost of a batch exceeds that of joining them here
+BYTES_MIN = 1 << 19  # with so many, few rows are large rows: to copy them costs more than a batch
 ROWS_MAX = 50_000
 JOINED_BYTES_MAX = 16 << 20
 EMPTY_ROWS_MAX = 1 << 20  # rows without columns need no memory
@@ -54,13 +54,6 @@ def _channels_of(
     return found
 
 
-@cache
-def _freeze_once() -> None:
-    """PySpark's daemon collects before every task: a fifth of the cost of a task when all is frozen.  (To ask
-    `gc.get_freeze_count()` walks over everything that is frozen: 9 ms.)"""
-    gc.freeze()
-
-
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
     """One task: planned ranges, one after the other."""
@@ -78,7 +71,7 @@ class RangeReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records as Arrow batches, by offset within each range.  In a task.  Raises ReadError when no
         node serves them, KafkaError for a batch that cannot be decoded."""
-        _freeze_once()
+        keep_memory()
         if partition.value is None:  # Spark makes one empty partition out of none
             return
         client = self.connect()
@@ -139,7 +132,8 @@ def log_as_a_worker() -> None:
 def join_small_batches(
     batches: Iterable[pa.RecordBatch], bytes_max: int = JOINED_BYTES_MAX
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of ROWS_MIN to ROWS_MAX rows, unless `bytes_max` requires smaller ones."""
+    """The same rows in batches of at least ROWS_MIN rows or BYTES_MIN bytes, at most ROWS_MAX rows and
+    `bytes_max`."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -149,7 +143,7 @@ def join_small_batches(
         held.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= ROWS_MIN or size >= bytes_max:
+        if rows >= ROWS_MIN or size >= min(bytes_max, BYTES_MIN):
             yield from _emit(held)
             held, rows, size = [], 0, 0
     yield from _emit(held)

@@ -43,7 +43,7 @@ import grpc.aio
 
 from ...controller.state.cluster_state import ClusterState
 from ...proto import data_pb2 as pb
-from ...proto import data_pb2_grpc
+from ...proto.range_chunks import RecordsChunk, serialize
 from ...replication.fetching.offsets import LATEST
 from ...replication.manager import ReplicaManager
 from ...replication.replica.replica import Replica
@@ -66,6 +66,7 @@ log = logs.get(__name__)
 
 Reply = TypeVar("Reply")
 
+SERVICE: Final = pb.DESCRIPTOR.services_by_name["Data"].full_name
 ERROR_DETAIL_KEY: Final = "tidegate-error-bin"
 CHUNK_BYTES_DEFAULT: Final = 1 << 20
 CHUNK_BYTES_MAX: Final = 8 << 20  # but one batch may be larger, and is then sent alone
@@ -104,7 +105,7 @@ class _Pinned:
     leader_epoch: int
 
 
-class DataService(data_pb2_grpc.DataServicer):
+class DataService:
     """`cluster()` is the metadata that this node has applied; everything else comes from the replicas.
     `request_flush` is the group commit's."""
 
@@ -129,6 +130,24 @@ class DataService(data_pb2_grpc.DataServicer):
         # walked over.
         self._counts = ThreadPoolExecutor(1, thread_name_prefix="count")
         self._counts_turn = asyncio.Lock()
+
+    def add_to_server(self, server: grpc.aio.Server) -> None:
+        """By hand, since ReadRange has a serializer of its own (range_chunks.py)."""
+
+        def unary(method: Any, request: Any, reply: Any) -> grpc.RpcMethodHandler[Any, Any]:
+            return grpc.unary_unary_rpc_method_handler(method, request.FromString, reply.SerializeToString)
+
+        handlers = {
+            "DescribeTopics": unary(self.DescribeTopics, pb.DescribeTopicsRequest, pb.DescribeTopicsReply),
+            "Offsets": unary(self.Offsets, pb.OffsetsRequest, pb.OffsetsReply),
+            "PlanRanges": unary(self.PlanRanges, pb.PlanRangesRequest, pb.PlanRangesReply),
+            "PlanManyRanges": unary(self.PlanManyRanges, pb.PlanManyRangesRequest, pb.PlanManyRangesReply),
+            "CountRecords": unary(self.CountRecords, pb.CountRecordsRequest, pb.CountRecordsReply),
+            "ReadRange": grpc.unary_stream_rpc_method_handler(
+                self.ReadRange, pb.ReadRangeRequest.FromString, serialize
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     def close(self) -> None:
         """Shuts the threads down; streams in progress fail."""
@@ -201,7 +220,7 @@ class DataService(data_pb2_grpc.DataServicer):
 
     async def ReadRange(
         self, request: pb.ReadRangeRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[pb.RangeChunk]:
+    ) -> AsyncIterator[RecordsChunk]:
         turn: Turn | None = None
         granted = asyncio.Event()
         now = asyncio.get_running_loop().time
@@ -377,7 +396,7 @@ class DataService(data_pb2_grpc.DataServicer):
         turn: Turn,
         granted: asyncio.Event,
         user: str,
-    ) -> AsyncIterator[pb.RangeChunk]:
+    ) -> AsyncIterator[RecordsChunk]:
         loop = asyncio.get_running_loop()
         async for note in self._until_paid(request, turn, granted, request.start, user):
             yield note
@@ -402,20 +421,19 @@ class DataService(data_pb2_grpc.DataServicer):
             # a truncation or deletion may make a read fail in any way: then that is the better answer
             finally:
                 self._require_still_pinned(request, pinned, position)
-            chunk = pb.RangeChunk(
-                records=records,
+            fields = pb.RangeChunk(
                 start_offset=position,
                 next_offset=next_offset,
                 at_cut=request.isolation == pb.AT_CUT and position == request.start,
             )
             for transaction in aborted:
-                chunk.aborted_transactions.add(
+                fields.aborted_transactions.add(
                     producer_id=transaction.producer_id, first_offset=transaction.first_offset
                 )
             size = len(records)
             parking = loop.call_later(PARK_AFTER_S, self._park, turn, size)
             try:
-                yield chunk
+                yield RecordsChunk(fields, records)
             finally:
                 parking.cancel()
             aborted = []
@@ -440,20 +458,20 @@ class DataService(data_pb2_grpc.DataServicer):
         granted: asyncio.Event,
         position: int,
         user: str,
-    ) -> AsyncIterator[pb.RangeChunk]:
+    ) -> AsyncIterator[RecordsChunk]:
         """Waits until the reader may read on by its quota, and then for its turn."""
         while (debt_s := self._throttling.debt_s(QuotaKind.FETCH, user, CLIENT_ID)) > 0:
             self._park(turn, 0)
             await asyncio.sleep(min(debt_s, WAITING_NOTE_S))
             if request.accepts_waiting:
-                yield pb.RangeChunk(start_offset=position, next_offset=position, waiting=True)
+                yield _waiting(position)
         if not turn.is_active:
             granted.clear()
             self._turns.sent(turn, 0, asyncio.get_running_loop().time())
 
     async def _until_active(
         self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event, position: int
-    ) -> AsyncIterator[pb.RangeChunk]:
+    ) -> AsyncIterator[RecordsChunk]:
         """Waits for the turn and yields a message from time to time.  Fails only when no stream of the node
         makes progress."""
         loop = asyncio.get_running_loop()
@@ -469,7 +487,7 @@ class DataService(data_pb2_grpc.DataServicer):
                         f"{QUEUE_STALL_S:g} s: try again",
                     ) from None
                 if request.accepts_waiting:
-                    yield pb.RangeChunk(start_offset=position, next_offset=position, waiting=True)
+                    yield _waiting(position)
 
     def _require_still_pinned(
         self, request: pb.ReadRangeRequest | pb.CountRecordsRequest, pinned: _Pinned, position: int
@@ -598,6 +616,10 @@ def _require_few(count: int, entries: str) -> None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"{count} {entries} in one request: at most {ENTRIES_MAX}"
         )
+
+
+def _waiting(position: int) -> RecordsChunk:
+    return RecordsChunk(pb.RangeChunk(start_offset=position, next_offset=position, waiting=True))
 
 
 def _at_cut(request: pb.CountRecordsRequest) -> AtCut | None:

@@ -33,7 +33,10 @@ def decoder_name() -> str:
 
 
 def decode_batches(
-    target: Target, chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget | None = None
+    target: Target,
+    chunk: bytes | memoryview,
+    batches: Sequence[tuple[int, BatchHeader]],
+    budget: Budget | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The visible `batches` (position in `chunk`, header) as Arrow batches, empty ones left out; raises
     KafkaError.

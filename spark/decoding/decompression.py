@@ -67,7 +67,7 @@ Piece = tuple[bytes | memoryview, list[Section]]
 
 
 def decompress_pieces(
-    chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
+    chunk: bytes | memoryview, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
 ) -> Iterator[Piece]:
     """The records of the `batches` (position in `chunk`, header), in order; raises KafkaError and
     Malformed."""
@@ -77,7 +77,7 @@ def decompress_pieces(
 
 
 def _plain_pieces(
-    chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
+    chunk: bytes | memoryview, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
 ) -> Iterator[Piece]:
     """The pieces of an uncompressed chunk; only a batch that is too large for one piece is copied."""
     sections: list[Section] = []
@@ -123,7 +123,7 @@ reader asks for the next."""
 
 
 def _compressed_pieces(
-    chunk: bytes, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
+    chunk: bytes | memoryview, batches: Sequence[tuple[int, BatchHeader]], budget: Budget
 ) -> Iterator[Piece]:
     # of a piece, and of the batch that is found not to fit into it
     size_bytes = 2 * budget.piece_cost_max

@@ -23,7 +23,6 @@ from tidegate.node.data.data_service import DataService
 from tidegate.node.serving.batch_threads import BatchThreads
 from tidegate.node.serving.grpc_callers import GrpcAccess, GrpcGuard
 from tidegate.node.serving.throttling import Throttling
-from tidegate.proto import data_pb2_grpc
 from tidegate.replication.manager import ReplicaManager
 from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import SystemClock
@@ -215,7 +214,7 @@ class ServedCluster:
         guard = GrpcGuard(self._access)
         server = grpc_server(interceptors=[guard])
         guard.add_to_server(server)
-        data_pb2_grpc.add_DataServicer_to_server(service, server)
+        service.add_to_server(server)
         self.add_services(server)
         port = bind_grpc(server, "127.0.0.1", 0, self._credentials)
         await server.start()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tidegate.proto import data_pb2 as pb
+from tidegate.proto.range_chunks import RecordsChunk
 from tidegate.runtime.clock import SystemClock
 from tidegate.spark import fetch
 from tidegate.spark.connection import DataClient, ReadError, offset_query
@@ -417,9 +418,9 @@ def test_without_the_check_of_continuity_a_repeat_would_go_unseen(
     """The ablation: the tests above fail when chunks are believed."""
 
     def believe(
-        wanted: RangeRequest, chunk: pb.RangeChunk, position: int, visibility: object
+        wanted: RangeRequest, chunk: RecordsChunk, position: int, visibility: object
     ) -> fetch.FetchedChunk:
-        return check(wanted, chunk, chunk.start_offset, visibility)  # type: ignore[arg-type]
+        return check(wanted, chunk, chunk.fields.start_offset, visibility)  # type: ignore[arg-type]
 
     check = fetch.check_chunk
     monkeypatch.setattr(fetch, "check_chunk", believe)

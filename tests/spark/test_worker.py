@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+import textwrap
 from collections import OrderedDict
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from tidegate.spark import range_reader
+from tidegate.spark import range_reader, worker_memory
 from tidegate.spark.channels import Channels
 from tidegate.spark.range_reader import RangePartition, join_small_batches
 from tidegate.spark.source import TidegateSource
@@ -84,6 +87,13 @@ def test_a_forked_process_opens_its_own_channels(monkeypatch: pytest.MonkeyPatch
     before.close()
 
 
+def test_large_rows_are_not_joined() -> None:
+    """To copy them would cost more than an Arrow batch costs Spark."""
+    large = pa.record_batch({"value": pa.array([bytes(1 << 18)] * 3)})
+    small = pa.record_batch({"value": pa.array([b"small"] * 3)})
+    assert [each.num_rows for each in join_small_batches([large, large, small, small, large])] == [3, 3, 9]
+
+
 def test_batches_are_joined_only_within_their_bound() -> None:
     batch = pa.record_batch({"value": pa.array([bytes(1_000)] * 4)})
     joined = list(join_small_batches([batch] * 20, 10_000))
@@ -101,16 +111,58 @@ def test_a_task_reads_its_ranges_one_after_the_other(scripted: Script, channels:
     assert rows[0].column(4).to_pylist() == [0, 1, 2, 3, 4, 5] * 3
 
 
-def test_what_a_worker_has_loaded_is_frozen_once_and_not_counted(
+def test_what_a_worker_has_loaded_is_frozen_twice_and_not_counted(
     scripted: Script, channels: Channels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To count it walks over all of it: 9 ms a task."""
+    """To count it walks over all of it: 9 ms a task.  What the first task imports is frozen by the second."""
     frozen: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
     monkeypatch.setattr(gc, "get_freeze_count", lambda: pytest.fail("counted"))
-    range_reader._freeze_once.cache_clear()
+    monkeypatch.setattr(worker_memory, "_tasks_begun", 0)
     read = TidegateSource({"bootstrap": scripted.endpoints[0], "subscribe": "flights"})
     reader = read.reader(read.schema())
-    for task in [*reader.partitions()] * 3:
+    for task in [*reader.partitions()] * 4:
         assert sum(batch.num_rows for batch in reader.read(task)) == 30  # type: ignore[union-attr]
-    assert frozen == [1]
+    assert frozen == [1, 1]
+
+
+def test_a_worker_takes_freed_memory_again_without_the_kernel() -> None:
+    """In a process of its own, since the setting is for a process."""
+    program = textwrap.dedent("""
+        import resource
+        from tidegate.spark.worker_memory import keep_memory
+
+        def faults() -> int:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(50):
+                held = [bytearray(1 << 20) for _ in range(4)]
+                del held
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        keep_memory()
+        faults()
+        print(faults())
+    """)
+    assert int(run_python(program)) < 1_000  # by the defaults 50,000: each page of each block
+
+
+def test_a_read_does_not_import_pandas() -> None:
+    """Half a second and 60 MB of each worker; `pa.scalar` and `pa.array` do."""
+    program = textwrap.dedent("""
+        import sys
+        from tidegate.spark.decoding.decode import Target, decode_batches
+        from tidegate.wire.records import NewRecord, encode_batch
+        from tidegate.wire.records import iterate_headers
+
+        columns = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+        chunk = encode_batch([NewRecord(b"key", b"value", headers=(("name", b"content"),))], base_offset=0)
+        (batch,) = decode_batches(Target("t", 0, columns, 0, 9), chunk, list(iterate_headers(chunk)))
+        assert batch.num_rows == 1
+        print("pandas" in sys.modules)
+    """)
+    assert run_python(program) == "False"
+
+
+def run_python(program: str) -> str:
+    run = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    return run.stdout.strip()
