@@ -45,8 +45,6 @@ def bounds_of(log: Log, leader_epoch: int, epoch_start_offset: int) -> pb.Partit
 
 def _aborted_above(log: Log, offset: int) -> list[tuple[int, int]]:
     """(producer id, first offset) of those whose marker is at this offset or above."""
-    if log.log_end_offset <= offset:
-        return []
     return [
         (each.producer_id, each.first_offset) for each in log.aborted_transactions(offset, log.log_end_offset)
     ]

@@ -13,12 +13,13 @@ import pytest
 from tidegate.client import Admin, Cut, LocalCluster, NewTopic, Producer, RequestError, read_cut
 from tidegate.client.command_line import build
 from tidegate.client.connecting.cluster import Cluster
+from tidegate.client.connecting.metadata import NO_LEADER, ClusterView
 from tidegate.client.consuming import cut_reader
 from tidegate.client.consuming.cut import CutPartition, CutTopic
 from tidegate.processes.local_ports import grpc_client
 from tidegate.proto import data_pb2 as pb
 from tidegate.runtime.clock import SystemClock
-from tidegate.wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode, KafkaError
 from typer.testing import CliRunner
 
 pytestmark = pytest.mark.cluster
@@ -146,6 +147,48 @@ async def test_each_leader_is_asked_over_one_channel_until_a_call_fails(
     breaks = True
     assert await values(bootstrap, cut) == DONE
     assert len(opened) == 1 + 2
+
+
+@pytest.mark.parametrize(("start", "next_"), [(1, 0), (-1, 0), (0, -100)])
+async def test_a_chunk_that_does_not_continue_is_no_answer(
+    bootstrap: str,
+    written: tuple[str, Cut, Producer],
+    monkeypatch: pytest.MonkeyPatch,
+    start: int,
+    next_: int,
+) -> None:
+    _, cut, _ = written
+    read = cut_reader._PartitionReader._next
+
+    async def moved(self: cut_reader._PartitionReader, call: Any) -> pb.RangeChunk | None:
+        chunk = await read(self, call)
+        if chunk is not None:
+            chunk.start_offset += start
+            chunk.next_offset += next_
+        return chunk
+
+    monkeypatch.setattr(cut_reader._PartitionReader, "_next", moved)
+    with pytest.raises(RequestError, match="expected a chunk that continues at 0") as refused:
+        await values(bootstrap, cut)
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+async def test_a_partition_without_a_leader_is_read_when_it_has_one(
+    bootstrap: str, written: tuple[str, Cut, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cut, _ = written
+    leader, asked, without = ClusterView.leader, 0, 1
+
+    def none_at_first(self: ClusterView, topic: str, partition: int) -> int:
+        nonlocal asked
+        asked += 1
+        return NO_LEADER if asked <= without else leader(self, topic, partition)
+
+    monkeypatch.setattr(ClusterView, "leader", none_at_first)
+    assert await values(bootstrap, cut) == DONE
+    without = 1_000
+    with pytest.raises(KafkaError, match="it has no leader at present"):
+        [record async for record in read_cut(bootstrap, cut, silence_s=0.3)]
 
 
 async def test_what_cannot_be_read_is_one_clear_error(

@@ -144,6 +144,19 @@ def test_a_range_that_cannot_be_is_refused(applier: Applier, place: pb.PinnedPar
     assert applier(operation(pin=[wanted])).error is ErrorCode.INVALID_REQUEST
 
 
+def test_a_topic_that_stands_there_twice_is_refused(applier: Applier) -> None:
+    wanted = record()
+    wanted.topics.append(wanted.topics[0])
+    assert applier(operation(pin=[wanted])).error is ErrorCode.INVALID_REQUEST
+
+
+def test_a_copy_of_a_request_that_is_done_plans_nothing(applier: Applier) -> None:
+    sessions = BrokerSessions(applier.state.brokers.values(), 0.0)
+    request = rpc.ChangePinnedCutRequest(pin=record(), retention_ms=1)
+    plan = plan_pinned_cut(applier.state, sessions, request, MAX_MS, 5, applied_before=True)
+    assert (plan.pin_id, list(plan.operations)) == ("a", [])
+
+
 def test_a_pin_that_comes_again_and_a_confirmation_that_comes_too_late(applier: Applier) -> None:
     applier(operation(pin=[record()]))
     applier(operation(confirm=[pb.PinConfirmation(pin_id="a", expires_at_ms=99)]))

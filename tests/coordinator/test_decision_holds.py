@@ -118,6 +118,16 @@ class Coordinator(Driver):
         return None if found is None else code_of(found) or NONE
 
 
+def test_a_hold_that_comes_twice_is_not_made_longer() -> None:
+    """By the copy of a request: its taker has the answer to the first one."""
+    coordinator = Coordinator()
+    held = coordinator.hold()
+    coordinator.now_ms += 100
+    again = coordinator.ask(HoldDecisions("cut", 500))
+    assert code_of(again) is ErrorCode.INVALID_REQUEST
+    assert coordinator.release(held)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_commit_waits_for_the_release_and_is_decided_then(version: int) -> None:
     coordinator = Coordinator(version)

@@ -23,7 +23,7 @@ from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import PINNED_CUTS_LEVEL
 from tidegate.node.cuts import pinning
 from tidegate.node.cuts.pinning import CutPinning
-from tidegate.node.cuts.pins import pins_of
+from tidegate.node.cuts.pins import pins_of, report
 from tidegate.node.metadata_application import MetadataApplication
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import cuts_pb2 as pb
@@ -314,6 +314,7 @@ def test_a_replica_that_does_not_confirm_fails_the_pin_which_is_taken_back(
     what(world)
     error = error_of(loop, world, pin(world))
     assert error.code is ErrorCode.REQUEST_TIMED_OUT
+    assert error.message.startswith("not every replica was known in time to keep the cut: ")
     assert "brokers [2] have not reported" in error.message
     assert world.truth.pinned_cuts == {}
     assert 9.0 < loop.time() < 20.0
@@ -387,8 +388,68 @@ def test_what_is_no_cut_of_the_cluster_is_refused(loop: VirtualLoop, cut: pb.Cut
 def test_a_name_that_is_no_name_is_refused(loop: VirtualLoop) -> None:
     world = World(loop)
     world.write(1)
+    entries = len(world.entries)
     work = world.nodes[1].pinning.pin("a/b", world.cut(), 5000, 10.0)
-    assert error_of(loop, world, work).code is ErrorCode.INVALID_REQUEST
+    error = error_of(loop, world, work)
+    assert error.code is ErrorCode.INVALID_REQUEST
+    assert "the name of a pinned cut is like a topic's" in error.message
+    assert len(world.entries) == entries
+
+
+def test_a_cut_without_topics_or_their_ids_is_refused_before_the_controller_is_asked(
+    loop: VirtualLoop,
+) -> None:
+    world = World(loop)
+    for cut in (pb.Cut(), pb.Cut(topics=[pb.CutTopic(name="t", topic_id=b"short")])):
+        error = error_of(loop, world, pin(world, cut))
+        assert (error.code, error.message) == (
+            ErrorCode.INVALID_REQUEST, "a cut has topics, each with an id of 16 bytes"
+        )  # fmt: skip
+
+
+def test_a_pin_that_is_gone_when_its_confirmation_comes_is_an_error(loop: VirtualLoop) -> None:
+    world = World(loop)
+    world.write(5)
+    node = world.nodes[1]
+    waits = node.wait_for_index
+
+    async def unpinned_first(index: int, timeout_s: float) -> None:
+        for cut in world.truth.pinned_cuts.values():
+            world.propose(change_pinned_cuts=metadata_pb2.ChangePinnedCuts(remove=[cut.pin_id]))
+        await waits(world.truth.index, timeout_s)
+
+    node.wait_for_index = unpinned_first
+    error = error_of(loop, world, pin(world))
+    assert (error.code, error.message) == (ErrorCode.RESOURCE_NOT_FOUND, "the pin has gone meanwhile")
+
+
+def test_a_cut_is_taken_anew_only_for_what_is_lost_and_only_in_time(loop: VirtualLoop) -> None:
+    world = World(loop)
+    taken: list[float] = []
+
+    async def take(topics: Sequence[str], timeout_s: float) -> pb.Cut:
+        taken.append(loop.time())
+        await world.clock.sleep(0.5)
+        return world.cut()
+
+    world.nodes[1].pinning._take = take
+    world.refuses = {"pin": pinning.LOST}
+    new = world.nodes[1].pinning.pin_new
+    assert error_of(loop, world, new("nightly", ["t"], 5000, 3.0)).code is pinning.LOST
+    assert 4 <= len(taken) <= 7
+    taken.clear()
+    world.refuses = {"pin": ErrorCode.POLICY_VIOLATION}
+    assert error_of(loop, world, new("nightly", ["t"], 5000, 3.0)).code is ErrorCode.POLICY_VIOLATION
+    assert len(taken) == 1
+
+
+def test_a_node_reports_of_its_own_replicas_alone(loop: VirtualLoop) -> None:
+    world = World(loop)
+    world.write(5)
+    run(loop, world, pin(world))
+    (cut,) = world.truth.pinned_cuts.values()
+    assert report(world.truth, 9, cut, lambda _: None) == (True, "")
+    assert report(world.truth, 2, cut, lambda _: None) == (False, "")
 
 
 @pytest.mark.parametrize("kind", ["confirm", "unpin"])

@@ -9,15 +9,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+import grpc
 import pytest
 from tidegate.controller.state.model import PartitionState, TopicState
 from tidegate.node.cluster.internal_topics import TRANSACTION_STATE
 from tidegate.node.cuts import taker
 from tidegate.node.cuts.attempt import Reason
 from tidegate.node.cuts.cut_metrics import CutMetrics
+from tidegate.node.cuts.cut_service import TOPICS_MAX, CutService
 from tidegate.node.cuts.taker import CutTaker
 from tidegate.proto import cuts_pb2 as pb
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.grpc_access import open_access
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 
@@ -41,6 +44,7 @@ class Nodes:
         self.answers = asyncio.Event()
         self.answers.set()
         self.on_barrier: Callable[[], None] = lambda: None
+        self.bounds_error = ErrorCode.NONE
         cluster = SimpleNamespace(
             node_id=1, state=SimpleNamespace(topics=self.topics), wait_for_index=self._wait
         )
@@ -75,7 +79,10 @@ class Nodes:
     async def bounds(self, request: pb.BoundsRequest) -> pb.BoundsReply:
         self._say("bounds")
         (of_topic,) = request.topics
-        found = [pb.PartitionBounds(leader_epoch=5, high_watermark=3) for _ in of_topic.partitions]
+        found = [
+            pb.PartitionBounds(leader_epoch=5, high_watermark=3, error_code=self.bounds_error)
+            for _ in of_topic.partitions
+        ]
         return pb.BoundsReply(partitions=found)
 
     async def release(self, request: pb.ReleaseDecisionsRequest) -> pb.ReleaseDecisionsReply:
@@ -149,3 +156,41 @@ async def test_the_number_of_cuts_at_once_and_of_partitions_is_bounded(
     await asyncio.gather(*waiting)
     monkeypatch.setattr(taker, "PARTITIONS_MAX", 1)
     assert await code_of(nodes.taker.take(["t"])) is ErrorCode.POLICY_VIOLATION
+
+
+async def test_a_partition_with_too_many_open_transactions_is_no_matter_of_time() -> None:
+    nodes = Nodes()
+    nodes.bounds_error = ErrorCode.POLICY_VIOLATION
+    assert await code_of(nodes.taker.take(["t"])) is ErrorCode.POLICY_VIOLATION
+    assert nodes.said.count("bounds") == 1
+
+
+@pytest.mark.parametrize(
+    ("topics", "code"),
+    [
+        ([], ErrorCode.INVALID_REQUEST),
+        (["t", "t"], ErrorCode.INVALID_REQUEST),
+        ([TRANSACTION_STATE], ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+async def test_what_no_cut_can_have_is_refused(topics: list[str], code: ErrorCode) -> None:
+    nodes = Nodes()
+    assert await code_of(nodes.taker.take(topics)) is code
+    assert nodes.said == []
+
+
+async def test_a_request_names_a_bounded_number_of_topics() -> None:
+    class Aborted(Exception):
+        pass
+
+    class Context:
+        async def abort(self, status: grpc.StatusCode, message: str, metadata: Any) -> None:
+            ((_, detail),) = metadata
+            raise Aborted(status, pb.CutError.FromString(detail).message)
+
+    nodes: Any = Nodes()
+    service = CutService(nodes.taker, nodes, open_access())
+    many = pb.TakeCutRequest(topics=[f"t{number}" for number in range(TOPICS_MAX + 1)])
+    with pytest.raises(Aborted, match="1001 topics: a cut has at most 1000"):
+        await service.TakeCut(many, cast("Any", Context()))
+    assert nodes.said == []
