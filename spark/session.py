@@ -2,7 +2,7 @@
 
 Three settings matter for correctness: the workers run this very interpreter, everything binds to loopback,
 and Java is the one that `java.py` found.  Two matter for speed: unix domain sockets to the Python workers
-here, and the `gc.freeze()` that the source's reader does in each worker; together they take a task from 57 to
+here, and the `gc.freeze()` of worker_memory.py; together they take a task from 57 to
 about 10 ms.
 """
 

@@ -41,6 +41,7 @@ from .options import (
 from .planning import plan
 from .range_reader import RangePartition, RangeReader
 from .schema import projected_columns, spark_schema
+from .worker_memory import keep_memory_in_daemon
 from .writing.options import WriteOptions, has_write_options, parse_write_options
 
 log = get(__name__)
@@ -63,6 +64,7 @@ class TidegateSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         """Spark does not say here what it is for.  Raises OptionError when the options fit nothing."""
         super().__init__(options)
+        keep_memory_in_daemon()
         if "provider" in options:
             raise OptionError(NO_TABLES)
         self._batch = _parsed(parse_options, options)
@@ -120,6 +122,7 @@ class TidegateSource(DataSource):
         from .writing.rows import layout_of  # a read needs nothing of the writer, and of Kafka's client
         from .writing.writer import TidegateWriter
 
+        keep_memory_in_daemon()
         if overwrite:
             raise OptionError("a topic cannot be overwritten: write .mode('append')")
         options = self._write_options()

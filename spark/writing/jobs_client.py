@@ -65,6 +65,7 @@ class JobsClient:
         self._find = find
         self._coordinator = ""
         self._candidates: list[str] = []
+        self._asked = 0  # of `bootstrap`, in turn
         self._lock = threading.Lock()  # over the candidates
         self._is_closed = False
 
@@ -157,12 +158,19 @@ class JobsClient:
                 raise problem
 
     def _candidate(self) -> str:
+        """A listener after the other, asked for only when it is its turn."""
         with self._lock:
             if not self._candidates:
-                self._candidates = list(self._job_bootstrap) or [
-                    found for address in self._bootstrap for found in self._find(address)
-                ]
+                self._candidates = list(self._job_bootstrap) or self._found()
             return self._candidates.pop(0) if self._candidates else ""
+
+    def _found(self) -> list[str]:
+        for _ in self._bootstrap:
+            address = self._bootstrap[self._asked % len(self._bootstrap)]
+            self._asked += 1
+            if found := self._find(address):
+                return list(found)
+        return []
 
     def _problem(self, method: str, failure: grpc.RpcError, endpoint: str) -> WriteError:
         """The error of a call that may be tried again; raises the one of a call that must not."""

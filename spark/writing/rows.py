@@ -1,4 +1,5 @@
-"""From the rows of a DataFrame to what a record can have, checked a column at a time: pure.
+"""From the rows of a DataFrame to what a record can have, checked a column at a time: pure.  Numbers are read
+from Arrow's buffers: pyarrow imports pandas to convert an array, half a second of each new worker.
 
 The columns are those of Spark's Kafka sink: `value` (binary or string), and, where there are, `key`,
 `headers`, `topic` (the option `topic` counts before it) and `partition`; also `timestamp`, which that sink
@@ -16,7 +17,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
 
 from ...client.producing.accumulator import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES
@@ -142,24 +142,24 @@ def _check(
 ) -> None:
     """Raises RowError for the first row that is no record."""
     problems: list[tuple[int, str]] = []
-    if topics is not None and (row := _first(pc.equal(topics.fill_null(""), ""))) >= 0:
+    if topics is not None and (row := _first(_lengths(topics, len(topics)) == 0)) >= 0:
         problems.append(
             (row, "column 'topic' is null or empty in a row: fill it, or give the option 'topic'")
         )
-    if partitions is not None and (row := _first(pc.less(partitions, 0))) >= 0:
+    if partitions is not None and (row := _first(_numbers(partitions, 0) < 0)) >= 0:
         given = partitions[row].as_py()
         problems.append((row, f"column 'partition' is {given}: 0 or more, or null for the partitioner"))
-    if (early := np.flatnonzero(timestamps_us < 0)).size:
-        problems.append((int(early[0]), "column 'timestamp' is before 1970: a record cannot have that"))
+    if (row := _first(timestamps_us < 0)) >= 0:
+        problems.append((row, "column 'timestamp' is before 1970: a record cannot have that"))
     if headers is not None and (row := _first_without_key(headers)) >= 0:
         problems.append((row, "column 'headers' has a header without a key: each needs one"))
     if problems:
         raise RowError(min(problems, key=lambda problem: problem[0])[1])
 
 
-def _first(holds: pa.Array) -> int:
-    found: int = pc.index(holds, True).as_py()
-    return found
+def _first(holds: npt.NDArray[np.bool_]) -> int:
+    found = np.flatnonzero(holds)
+    return int(found[0]) if found.size else -1
 
 
 def _first_without_key(headers: pa.Array) -> int:
@@ -176,12 +176,38 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _numbers(column: pa.Array, instead_of_null: int) -> Numbers:
-    numbers: Numbers = column.fill_null(instead_of_null).to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers
+    width = np.int32 if column.type.bit_width == np.iinfo(np.int32).bits else np.int64
+    numbers: Numbers = _slots(column, len(column), width).astype(np.int64)
+    return _where_valid(column, numbers, instead_of_null)
 
 
 def _lengths(column: pa.Array | None, rows: int) -> Numbers:
-    return np.zeros(rows, np.int64) if column is None else _numbers(pc.binary_length(column), 0)
+    if column is None:
+        return np.zeros(rows, np.int64)
+    return _where_valid(column, np.diff(_ends(column)), 0)
+
+
+def _ends(column: pa.Array) -> Numbers:
+    """Where each element of a binary column or of lists begins, and the last one ends."""
+    if not len(column):  # its buffers may be missing
+        return np.zeros(1, np.int64)
+    ends: Numbers = _slots(column, len(column) + 1, np.int32).astype(np.int64)
+    return ends
+
+
+def _slots(column: pa.Array, count: int, width: type[np.int32 | np.int64]) -> npt.NDArray[Any]:
+    if not count:
+        return np.zeros(0, width)
+    return np.frombuffer(column.buffers()[1], width)[column.offset :][:count]
+
+
+def _where_valid(column: pa.Array, numbers: Numbers, instead_of_null: int) -> Numbers:
+    if not column.null_count:
+        return numbers
+    first, bit = divmod(column.offset, 8)
+    octets = np.frombuffer(column.buffers()[0], np.uint8)[first:][: (bit + len(column) + 7) // 8]
+    valid = np.unpackbits(octets, bitorder="little")[bit:][: len(column)]
+    return np.where(valid, numbers, instead_of_null)
 
 
 def _headers_sizes(headers: pa.Array | None, rows: int) -> Numbers:
@@ -191,10 +217,8 @@ def _headers_sizes(headers: pa.Array | None, rows: int) -> Numbers:
     entries = len(names)
     sizes = HEADER_OVERHEAD_BYTES + _lengths(names, entries) + _lengths(contents, entries)
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    offsets = headers.offsets.to_numpy()
-    return np.where(
-        headers.is_valid().to_numpy(zero_copy_only=False), ends[offsets[1:]] - ends[offsets[:-1]], 0
-    )
+    lists = ends[_ends(headers)]
+    return _where_valid(headers, np.diff(lists), 0)
 
 
 def _by_topic(topics: pa.Array) -> tuple[tuple[str, Numbers], ...]:

@@ -23,6 +23,7 @@ from ...wire.errors import ErrorCode
 from ..channels import Channels
 from ..options import client_security
 from ..range_reader import log_as_a_worker
+from ..worker_memory import keep_memory
 from .attempt import attempt_name, job_name, write_attempt
 from .attempt_producer import AttemptProducer
 from .jobs_client import JobsClient
@@ -47,6 +48,7 @@ class Sink:
 
     def write(self, job: pb.Job, attempt: str, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         """In a task.  Raises KafkaError, RowError."""
+        keep_memory()
         log_as_a_worker()
         security = client_security(self._options.security)
 
@@ -68,6 +70,7 @@ class Sink:
 
     def commit(self, messages: Messages, batch: str) -> Outcome:
         """On the driver.  Raises WriteError when the job is not committed."""
+        keep_memory()
         log_as_a_worker()
         if self._options.ignored and (batch == FIRST_BATCH or not batch.isdecimal()):
             log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
@@ -106,6 +109,7 @@ class Sink:
     def abort(self, messages: Messages, batch: str) -> None:
         """On the driver: aborts the job unless it is committed.  Raises WriteError when no coordinator says
         so; then the job's deadline ends it."""
+        keep_memory()
         log_as_a_worker()
         outcome = outcome_of(messages, batch)
         sink = outcome.sink or self._options.sink

@@ -9,6 +9,8 @@ import sys
 import textwrap
 from collections import OrderedDict
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -158,6 +160,52 @@ def test_a_read_does_not_import_pandas() -> None:
         chunk = encode_batch([NewRecord(b"key", b"value", headers=(("name", b"content"),))], base_offset=0)
         (batch,) = decode_batches(Target("t", 0, columns, 0, 9), chunk, list(iterate_headers(chunk)))
         assert batch.num_rows == 1
+        print("pandas" in sys.modules)
+    """)
+    assert run_python(program) == "False"
+
+
+def test_a_source_freezes_the_workers_of_spark_and_no_process_of_a_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1))
+    for name, times in (("tidegate.program", 0), (worker_memory.DAEMON, 1)):
+        monkeypatch.setattr(worker_memory, "_tasks_begun", 1)
+        monkeypatch.setitem(sys.modules, "__main__", module := ModuleType("__main__"))
+        module.__spec__ = ModuleSpec(name, None)
+        TidegateSource({"bootstrap": "127.0.0.1:1", "topic": "t"})
+        assert len(frozen) == times
+
+
+def test_a_write_does_not_import_pandas() -> None:
+    program = textwrap.dedent("""
+        import sys, struct
+        import pyarrow as pa
+        from tidegate.spark.writing.encoding import Encoder, key_hashes
+        from tidegate.spark.writing.rows import Layout, grouped, rows_of
+        from tidegate.wire.records import EncodedRecords
+
+        def column(kind, format, *numbers):
+            buffers = [pa.py_buffer(b"\\1"), pa.py_buffer(struct.pack(format, *numbers))]
+            return pa.Array.from_buffers(kind, 2, buffers)
+
+        ends = pa.py_buffer(struct.pack("3i", 0, 1, 1))
+        text = pa.Array.from_buffers(pa.string(), 2, [pa.py_buffer(b"\\1"), ends, pa.py_buffer(b"x")])
+        each = pa.py_buffer(struct.pack("3i", 0, 1, 2))
+        whole = pa.Array.from_buffers(pa.string(), 2, [None, each, pa.py_buffer(b"tt")])
+        entries = pa.StructArray.from_arrays([text, text.cast(pa.binary())], ["key", "value"])
+        headers = pa.ListArray.from_buffers(pa.list_(entries.type), 2, [None, ends], children=[entries])
+        columns = {
+            "key": text, "value": text, "topic": whole, "headers": headers,
+            "partition": column(pa.int32(), "2i", 1, 0),
+            "timestamp": column(pa.timestamp("us", tz="UTC"), "2q", 5, 0),
+        }
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+        (rows,) = rows_of(batch, Layout(tuple(columns), None), 7)
+        for _, chosen in rows.topics:
+            Encoder(rows).encode_into(EncodedRecords(), chosen)
+        list(grouped(key_hashes(rows.keys)))
         print("pandas" in sys.modules)
     """)
     assert run_python(program) == "False"

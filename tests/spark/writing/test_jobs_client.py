@@ -101,6 +101,19 @@ def test_a_cluster_that_names_no_listener_is_named() -> None:
         jobs.commit([WINNER])
 
 
+def test_listeners_are_asked_for_one_after_the_other_and_in_turn(serve: Serve) -> None:
+    node, asked = Scripted(grpc.StatusCode.UNAVAILABLE, COMMITTED), []
+    address = serve(node)
+
+    def find(listener: str) -> tuple[str, ...]:
+        asked.append(listener)
+        return () if listener == "l:2" else (address,)
+
+    jobs = JobsClient(pb.Job(), ["k:1", "l:2", "m:3"], [], Channels(), 30_000, find=find)
+    jobs.commit([WINNER])
+    assert asked == ["k:1", "l:2", "m:3"]  # the first one's node was away
+
+
 def test_a_client_that_is_closed_asks_no_more(serve: Serve) -> None:
     node = Scripted(COMMITTED)
     jobs = client(serve(node))
