@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from ...proto import cuts_pb2 as pb
 from ...proto import cuts_pb2_grpc
+from ...wire.errors import ErrorCode
 from ..connecting.cluster import Backoff, Cluster
-from ..connecting.errors import ConnectionFailed
+from ..connecting.errors import ConnectionFailed, RequestError
 from ..consuming.cut import Cut
 from .descriptions import CutListing, PinnedCut
 from .grpc_calls import ask_node
@@ -21,6 +22,9 @@ MARGIN_S: Final = 1.0
 async def pin_cut(
     cluster: Cluster, name: str, what: Sequence[str] | Cut, retention_ms: int, timeout_s: float
 ) -> PinnedCut:
+    if not 0 < retention_ms < 1 << 63:
+        message = f"retention_ms is from 1 to cut.retention.max.ms, not {retention_ms}"
+        raise RequestError(ErrorCode.INVALID_REQUEST, message)
     timeout_ms = int(1000 * max(MARGIN_S, timeout_s - MARGIN_S))
     request = pb.PinCutRequest(name=name, retention_ms=retention_ms, timeout_ms=timeout_ms)
     if isinstance(what, Cut):

@@ -233,8 +233,11 @@ async def test_the_client_says_the_same(served: Served) -> None:
             await admin.pin_cut("ours", [OPEN], retention_ms=1000)
         with pytest.raises(RequestError, match="no cut is pinned as 'xxx"):
             await admin.describe_cut("x" * 50_000)
-        with pytest.raises(RequestError):
+        with pytest.raises(RequestError, match="a cut has topics"):
             await admin.pin_cut("new", Cut({}), retention_ms=1000)
+        for retention_ms in (0, -1, 1 << 63):
+            with pytest.raises(RequestError, match=f"retention_ms is from 1 to .*, not {retention_ms}"):
+                await admin.pin_cut("new", [OPEN], retention_ms=retention_ms)
     async with Admin(served.cluster.bootstrap, security=served.users["keeper"]) as admin:
         with pytest.raises(RequestError, match="found by DESCRIBE_CONFIGS on the cluster"):
             await admin.list_cuts()
