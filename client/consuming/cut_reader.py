@@ -211,6 +211,8 @@ class _PartitionReader:
             ) from None
         except grpc.aio.AioRpcError as failure:
             error = error_of(failure, address, pb.ErrorDetail.FromString)
+            if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:  # the session is over: log in again
+                raise ConnectionFailed(error.code, error.message) from failure
             raise RequestError(error.code, error.message) if error.code in _FINAL else error from failure
         finally:
             call.cancel()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import grpc
 import pytest
 from tidegate.client import Admin, Cut, LocalCluster, NewTopic, Producer, RequestError, read_cut
 from tidegate.client.command_line import build
@@ -147,6 +148,24 @@ async def test_each_leader_is_asked_over_one_channel_until_a_call_fails(
     breaks = True
     assert await values(bootstrap, cut) == DONE
     assert len(opened) == 1 + 2
+
+
+async def test_a_session_that_ends_during_a_read_is_followed_by_another_one(
+    bootstrap: str, written: tuple[str, Cut, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cut, _ = written
+    read, is_over = cut_reader._PartitionReader._next, [False, True, False]
+    detail = pb.ErrorDetail(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, message="the session has ended")
+    said = grpc.aio.Metadata(("tidegate-error-bin", detail.SerializeToString()))
+
+    async def over_once(self: cut_reader._PartitionReader, call: Any) -> pb.RangeChunk | None:
+        if is_over and is_over.pop():
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAUTHENTICATED, grpc.aio.Metadata(), said)
+        return await read(self, call)
+
+    monkeypatch.setattr(cut_reader._PartitionReader, "_next", over_once)
+    assert await values(bootstrap, cut) == DONE
+    assert not is_over
 
 
 @pytest.mark.parametrize(("start", "next_"), [(1, 0), (-1, 0), (0, -100)])
