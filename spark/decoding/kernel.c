@@ -553,11 +553,11 @@ write_varint(uint8_t *out, int64_t value)
     return out;
 }
 
-/* Where element `index` of an array begins and ends, by its offsets; 0 unless they lie within `size`. */
+/* Where element `index` (0 or more) of an array begins and ends, by its offsets; 0 unless they lie within `size`. */
 static inline int
 extent_at(const Py_buffer *offsets, int64_t at, int64_t index, int64_t size, int64_t *begin, int64_t *end)
 {
-    if (index < 0 || at + index + 1 >= offsets->len / (int64_t)sizeof(int32_t))
+    if (at + index + 1 >= offsets->len / (int64_t)sizeof(int32_t))
         return 0;
     const int32_t *offset = (const int32_t *)offsets->buf + at + index;
     *begin = offset[0];
@@ -571,7 +571,7 @@ valid_at(const Py_buffer *valid, int64_t at, int64_t index)
 {
     if (valid->obj == NULL)
         return 1;
-    if (index < 0 || (at + index) / 8 >= valid->len)
+    if ((at + index) / 8 >= valid->len)
         return -1;
     return ((const uint8_t *)valid->buf)[(at + index) >> 3] >> ((at + index) & 7) & 1;
 }
@@ -699,9 +699,9 @@ open_buffer(PyObject *given, Py_buffer *view)
 static int
 is_at(int64_t at)
 {
-    if (at >= 0)
+    if (at >= 0 && at <= INT32_MAX)
         return 1;
-    PyErr_SetString(PyExc_ValueError, "an array begins before its buffers");
+    PyErr_SetString(PyExc_ValueError, "an array begins outside of its buffers");
     return 0;
 }
 

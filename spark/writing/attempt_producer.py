@@ -260,8 +260,7 @@ class _Parts:
             hashes = hashes[numbers]
             found = np.where((found == BY_PARTITIONER) & (hashes != NO_KEY), hashes % count, found)
         free = np.flatnonzero(found == BY_PARTITIONER)
-        if free.size:
-            self._choose(view, found, free, np.cumsum(rows.sizes[numbers[free]]).tolist())
+        self._choose(view, found, free, np.cumsum(rows.sizes[numbers[free]]).tolist())
         return found
 
     def _choose(self, view: TopicView, found: Numbers, free: Numbers, ends: list[int]) -> None:

@@ -196,8 +196,6 @@ def _ends(column: pa.Array) -> Numbers:
 
 
 def _slots(column: pa.Array, count: int, width: type[np.int32 | np.int64]) -> npt.NDArray[Any]:
-    if not count:
-        return np.zeros(0, width)
     return np.frombuffer(column.buffers()[1], width)[column.offset :][:count]
 
 

@@ -107,6 +107,18 @@ def test_what_waits_is_bounded_and_every_row_is_acknowledged(
     )
 
 
+def test_a_row_without_an_acknowledgement_fails_the_attempt(node: LocalCluster, make: Make) -> None:
+    topic = f"t-{uuid4().hex[:8]}"
+    with Admin(node.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1)])
+    producer = make({})
+    producer.start()
+    producer.send(rows(topic, 3))
+    producer._sent += 1
+    with pytest.raises(WriteError, match="4 records were sent and 3 acknowledged"):
+        producer.finish()
+
+
 def test_batches_that_the_topic_finds_too_large_are_halved(node: LocalCluster, make: Make) -> None:
     topic = f"t-{uuid4().hex[:8]}"
     with Admin(node.bootstrap) as admin:

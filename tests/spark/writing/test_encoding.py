@@ -22,7 +22,7 @@ from tidegate.spark.writing.encoding import NO_KEY, Encoder, key_hashes
 from tidegate.spark.writing.rows import Layout, Rows, rows_of
 from tidegate.tests.spark.kernel_builds import ROOT, SANITIZED, SOURCE, WARNINGS, build_kernel, sanitizer
 from tidegate.wire.compression import Compression
-from tidegate.wire.records import EncodedRecords, NewRecord, encode_batch
+from tidegate.wire.records import EncodedRecords, NewRecord, encode_batch, encode_records
 
 NOW_MS = 1_800_000_000_000
 SIZES = (0, 1, 62, 63, 64, 8191, 8192)  # where a length takes a byte more
@@ -119,8 +119,24 @@ def test_a_row_that_is_not_there_raises(kernel: ModuleType) -> None:
             kernel.encode(np.array([row]), 0, 0, np.zeros(1, np.int64), None, column, None)
     with pytest.raises(ValueError, match="a row lies outside"):
         kernel.hashes(column, 2)
-    with pytest.raises(ValueError, match="begins before"):
-        kernel.hashes((*column[:3], -1), 1)
+    for at in (-1, 1 << 62):
+        with pytest.raises(ValueError, match="begins outside"):
+            kernel.hashes((*column[:3], at), 1)
+
+
+def test_a_header_without_a_key_is_no_record(kernel: ModuleType) -> None:
+    column = (None, np.array([0, 1], np.int32), b"x", 0)
+    for key, is_right in ((column, True), ((b"\0", *column[1:]), False)):
+        headers = (None, np.array([0, 1], np.int32), 0, key, column)
+        arguments = np.zeros(1, np.int64), 0, 0, np.zeros(1, np.int64), None, column, headers
+        if is_right:
+            assert (
+                kernel.encode(*arguments)
+                == encode_records([NewRecord(None, b"x", (("x", b"x"),), 0)], 0, 0)[0]
+            )
+        else:
+            with pytest.raises(ValueError, match="a row lies outside"):
+                kernel.encode(*arguments)
 
 
 def run_hostile(folder: Path, source: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -143,10 +159,10 @@ def test_hostile_columns_lead_to_no_byte_beside_the_buffers(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("safeguard", "without"),
     [
-        (" || at + index + 1 >= offsets->len / (int64_t)sizeof(int32_t)", ""),
+        ("    if (at + index + 1 >= offsets->len / (int64_t)sizeof(int32_t))\n        return 0;\n", ""),
         ("return *begin >= 0 && *begin <= *end && *end <= size;", "return *begin <= *end && *end <= size;"),
         (" && *end <= size;", ";"),
-        (" || (at + index) / 8 >= valid->len", ""),
+        ("    if ((at + index) / 8 >= valid->len)\n        return -1;\n", ""),
         ("        if (row < 0 || row >= timestamps)\n            return -1;\n", ""),
     ],
     ids=[

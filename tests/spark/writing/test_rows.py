@@ -138,6 +138,17 @@ def test_a_header_without_a_key_that_no_row_has_is_no_error() -> None:
     assert [row.record.headers for row in found] == [(("h", b"1"),), ()]
 
 
+def test_an_array_of_no_header_may_have_no_offsets() -> None:
+    kinds, nothing = (pa.string(), pa.binary()), [None, None, pa.py_buffer(b"")]
+    parts = [pa.Array.from_buffers(kind, 0, nothing) for kind in kinds]
+    entries = pa.StructArray.from_arrays(parts, ["key", "value"])
+    headers = pa.ListArray.from_buffers(
+        ARROW_HEADERS_TYPE, 1, [None, pa.py_buffer(bytes(8))], children=[entries]
+    )
+    (row,) = rows(value=pa.array([b"v"]), headers=headers)
+    assert row.record == NewRecord(None, b"v", (), NOW_MS)
+
+
 def test_a_batch_is_looked_at_in_slices() -> None:
     small = pa.RecordBatch.from_arrays([pa.array([b"v"] * (2 * ROWS_MAX + 1))], ["value"])
     assert [len(some) for some in rows_of(small, Layout(("value",), "t"), 0)] == [ROWS_MAX, ROWS_MAX, 1]
