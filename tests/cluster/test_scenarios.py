@@ -3,6 +3,7 @@ nothing is wrong."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from tidegate.chaos.checks.anomaly import AnomalyKind
 from tidegate.chaos.checks.checker import check
 from tidegate.chaos.checks.cut_checks import CHECKS
 from tidegate.chaos.checks.history import OpOutcome
+from tidegate.chaos.load.processes import Plan
 from tidegate.chaos.run import node_logs
 from tidegate.chaos.run.harness import run_scenario
 from tidegate.chaos.run.outcome import RunOutcome as RunOutcome
-from tidegate.chaos.scenarios.bank import CUTS_PER_ROUND_MIN
+from tidegate.chaos.scenarios.bank import BANK, CUTS_PER_ROUND_MIN
 from tidegate.chaos.scenarios.table import SCENARIOS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(180)]
@@ -24,8 +26,10 @@ LOUD_LINES_PER_FAULT_MAX = 8
 """Of three nodes together: on a crowded machine a node may be away for long enough to be worth a warning."""
 
 
-async def run(name: str, directory: Path, *, secured: bool = False) -> RunOutcome:
-    outcome = await run_scenario(SCENARIOS[name], directory / name, SECONDS, seed=1, secured=secured)
+async def run(name: str, directory: Path, *, secured: bool = False, plan: Plan | None = None) -> RunOutcome:
+    outcome = await run_scenario(
+        SCENARIOS[name], directory / name, SECONDS, seed=1, secured=secured, plan=plan
+    )
     assert outcome.passed, outcome.table() + "\n".join(outcome.disturbances[:20])
     require_calm_logs(outcome)
     return outcome
@@ -115,7 +119,7 @@ async def test_a_node_killed_in_an_append_recovers_and_tampering_is_detected(tmp
 
 
 async def test_every_cut_of_a_bank_balances_and_waits_for_no_open_transaction(tmp_path: Path) -> None:
-    outcome = await run("bank", tmp_path)
+    outcome = await run("bank", tmp_path, plan=replace(BANK, partitions=10))
     assert verdicts(outcome) >= {
         *CHECKS,
         "a later cut contains an earlier one",
