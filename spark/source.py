@@ -30,6 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ..runtime.logs import get
+from .executors import SentToExecutors
 from .options import (
     OptionError,
     ReadOptions,
@@ -51,14 +52,14 @@ if TYPE_CHECKING:
 
 FORMAT = "tidegate"
 NO_TABLES = (
-    "CREATE TABLE: Spark gives the options of a table to no source in Python, neither for SELECT nor for "
-    "INSERT INTO; write CREATE TEMPORARY VIEW name USING tidegate OPTIONS (...)"
+    "Spark gives the options of a table to no source in Python, neither for SELECT nor for INSERT INTO; "
+    "write CREATE TEMPORARY VIEW name USING tidegate OPTIONS (...)"
 )
 
 Parsed = TypeVar("Parsed")
 
 
-class TidegateSource(DataSource):
+class TidegateSource(SentToExecutors, DataSource):
     """Batch and streaming reads and writes of Tidegate topics."""
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -66,7 +67,9 @@ class TidegateSource(DataSource):
         super().__init__(options)
         keep_memory_in_daemon()
         if "provider" in options:
-            raise OptionError(NO_TABLES)
+            raise OptionError(f"CREATE TABLE: {NO_TABLES}")
+        if not options:  # of a table that was made with columns, which needed no source
+            raise OptionError(f"no option is given; if this is a table of the catalog: {NO_TABLES}")
         self._batch = _parsed(parse_options, options)
         self._stream = _parsed(parse_stream_options, options)
         self._write = _parsed(parse_write_options, options)
@@ -160,7 +163,7 @@ def _parsed(parse: Callable[[Mapping[str, str]], Parsed], options: Mapping[str, 
 DefaultSource = TidegateSource
 
 
-class TidegateReader(DataSourceReader):
+class TidegateReader(SentToExecutors, DataSourceReader):
     """Plans on the driver; a pickled copy reads in each task."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:

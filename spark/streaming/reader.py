@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ...runtime.logs import get
+from ..executors import SentToExecutors
 from ..options import StreamOptions, client_security
 from ..planning import share_tasks
 from ..range_reader import RangePartition, RangeReader
@@ -31,7 +32,7 @@ from .offsets import Json, from_json, to_json
 log = get(__name__)
 
 
-class TidegateStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TidegateStreamReader(SentToExecutors, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module's text."""
 
     def __init__(self, options: StreamOptions, columns: tuple[str, ...]) -> None:

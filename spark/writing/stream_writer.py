@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from ...proto import jobs_pb2 as pb
 from ...wire.errors import ErrorCode
+from ..executors import SentToExecutors
 from .options import WriteOptions
 from .results import WriteError
 from .rows import Layout
@@ -25,7 +26,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
 
-class TidegateStreamWriter(DataSourceStreamArrowWriter):
+class TidegateStreamWriter(SentToExecutors, DataSourceStreamArrowWriter):
     """Of a micro-batch: Spark builds one for the tasks, and another one for the commit."""
 
     def __init__(self, options: WriteOptions, layout: Layout) -> None:

@@ -21,6 +21,7 @@ from ...proto import jobs_pb2 as pb
 from ...runtime.logs import get
 from ...wire.errors import ErrorCode
 from ..channels import Channels
+from ..executors import SentToExecutors
 from ..options import client_security
 from ..range_reader import log_as_a_worker
 from ..worker_memory import keep_memory
@@ -129,7 +130,7 @@ def attempt_of(context: TaskContext) -> str:
     return attempt_name(context.partitionId(), context.taskAttemptId())
 
 
-class TidegateWriter(DataSourceArrowWriter):
+class TidegateWriter(SentToExecutors, DataSourceArrowWriter):
     """Of one `save()`: built once, then pickled to the tasks, and to the commit."""
 
     def __init__(self, options: WriteOptions, layout: Layout) -> None:

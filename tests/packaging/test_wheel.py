@@ -2,19 +2,12 @@
 installed.
 
 An editable installation hides what is missing from a wheel; this builds one from a copy of the project's
-files and tries it in a virtual environment of its own.  The dependencies are lent to it by path, so that no
-network is needed; the editable installation is not, because Python does not follow `.pth` files of a folder
-that was itself named by one.
+files and tries it in a virtual environment of its own.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 
@@ -23,6 +16,7 @@ from tidegate import __version__
 from tidegate.tests.spark.kernel_builds import SOURCE, compiler
 
 from .source_tree import ROOT, product_files, project_files, pyproject
+from .wheels import build_wheel, environment, run
 
 # One worker builds the wheel, once.
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(300)]
@@ -31,29 +25,9 @@ pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.timeout(300)]
 KERNEL = SOURCE.relative_to(ROOT)
 
 
-def run(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    # protoc looks its plugins up in PATH; they live next to the interpreter that runs this.
-    environment = {
-        **os.environ,
-        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
-    }
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    copy = tmp_path_factory.mktemp("source")
-    for path in project_files():
-        target = copy / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / path, target)
-    built = tmp_path_factory.mktemp("wheel")
-    done = run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(built)], copy)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    [found] = built.glob("*.whl")
-    return found
+    return build_wheel(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +38,7 @@ def contents(wheel: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("environment")
-    venv.create(home, with_pip=False, symlinks=True)
-    python = home / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-    done = run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], home)
-    assert done.returncode == 0, done.stderr
-    [site] = home.glob("lib/python*/site-packages")
-    lent = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (site / "lent_dependencies.pth").write_text("\n".join(sorted(lent)) + "\n")
-    return python
+    return environment(tmp_path_factory.mktemp("environment"), wheel)
 
 
 def modules_in(contents: set[str]) -> list[str]:

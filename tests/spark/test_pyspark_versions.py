@@ -24,3 +24,5 @@ def test_a_table_of_sparks_catalog_is_refused() -> None:
     """Spark gives its options with `provider` when it is made, and none at all when it is read."""
     with pytest.raises(OptionError, match="write CREATE TEMPORARY VIEW name USING tidegate"):
         TidegateSource({**READ, "provider": "tidegate"})
+    with pytest.raises(OptionError, match=r"no option is given; .*write CREATE TEMPORARY VIEW name USING"):
+        TidegateSource({})

@@ -86,6 +86,19 @@ def test_a_view_with_a_wrong_option_is_refused_by_name(spark: SparkSession) -> N
 def test_a_table_of_the_catalog_is_refused_at_once(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="write CREATE TEMPORARY VIEW name USING tidegate"):
         spark.sql("CREATE TABLE flights USING tidegate OPTIONS (bootstrap 'a:1', subscribe 'flights')")
+    with pytest.raises(PySparkException, match="write CREATE TEMPORARY VIEW name USING tidegate"):
+        spark.catalog.createTable("flights", source="tidegate", bootstrap="a:1", subscribe="flights")
+
+
+def test_a_table_that_spark_makes_without_asking_is_refused_when_it_is_used(spark: SparkSession) -> None:
+    """With columns, Spark needs no source to make it."""
+    spark.sql("CREATE TABLE made (value STRING) USING tidegate OPTIONS (bootstrap 'a:1', topic 'copies')")
+    try:
+        for statement in ("SELECT * FROM made", "INSERT INTO made VALUES ('1')"):
+            with pytest.raises(PySparkException, match="write CREATE TEMPORARY VIEW name USING tidegate"):
+                spark.sql(statement).collect()
+    finally:
+        spark.sql("DROP TABLE made")
 
 
 def test_spark_gives_the_options_of_a_table_to_no_python_source(spark: SparkSession) -> None:
