@@ -29,6 +29,7 @@ from tidegate.coordinator.transaction.job_events import (
     ContinueJob,
     DecisionReply,
     DescribeJob,
+    ForgetJobs,
     JobsReply,
     ListJobs,
     OpenAttempt,
@@ -36,6 +37,7 @@ from tidegate.coordinator.transaction.job_events import (
     PreparedReply,
     RenewedReply,
     RenewJob,
+    TimeoutJob,
 )
 from tidegate.coordinator.transaction.jobs import (
     PREFIX,
@@ -264,6 +266,25 @@ def test_a_job_whose_deadline_passes_is_aborted_as_a_whole(coordinator: Coordina
     assert [send.commit for send in coordinator.sent] == [False]
 
 
+def test_what_a_timer_asks_for_is_judged_again_when_it_comes(coordinator: Coordinator) -> None:
+    winner = coordinator.prepared("a")
+    for early in (TimeoutJob(JOB), CarryOutJob(JOB)):
+        coordinator.ask(early)
+        assert coordinator.shard.jobs.book.jobs[JOB].state is JobState.OPEN
+    coordinator.now_ms += 1000 * HOUR_MS
+    coordinator.ask(ForgetJobs((JOB,)))
+    assert coordinator.shard.jobs.book.jobs[JOB].state is JobState.OPEN
+    assert outcome(coordinator.decide(winner)) == (JobState.COMMITTED, True)
+    coordinator.ask(TimeoutJob(JOB))
+    assert coordinator.shard.jobs.book.jobs[JOB].state is JobState.COMMITTED
+
+
+def test_an_aborted_job_is_not_even_committed_without_winners(coordinator: Coordinator) -> None:
+    coordinator.prepared("a")
+    coordinator.ask(AbortJob(JOB))
+    assert code_of(coordinator.decide()) is STATE
+
+
 def test_a_prepared_attempt_has_no_timeout_of_its_own(coordinator: Coordinator) -> None:
     winner = coordinator.prepared("a")
     for _ in range(100):
@@ -422,6 +443,10 @@ def test_an_attempts_transactional_id_names_its_job_and_hashes_by_its_sink(job: 
     assert attempt_of(name) == (job, attempt)
     assert coordination_key(name) == PREFIX + job.sink
     assert len(records.encode_key(name)) < 1_000
+
+
+def test_an_id_with_another_prefix_names_no_job() -> None:
+    assert attempt_of("x" * len(PREFIX) + "sink/7/a") is None
 
 
 @pytest.mark.parametrize("name", ["orders", "tidegate.job/", "tidegate.job/a", "tidegate.job/a/b", "x/y/z/w"])

@@ -20,6 +20,22 @@ def test_a_stream_is_refused_where_pyspark_has_no_limits_of_triggers(monkeypatch
     assert TidegateSource(READ).reader(StructType().add("value", "binary")) is not None
 
 
+def test_what_the_options_are_not_for_is_refused() -> None:
+    columns = StructType().add("value", "binary")
+    reading, writing = TidegateSource(READ), TidegateSource({"bootstrap": "a:1", "topic": "flights"})
+    for read in (writing.reader, writing.streamReader):
+        with pytest.raises(OptionError):
+            read(columns)
+    for write in (reading.writer, reading.streamWriter):
+        with pytest.raises(OptionError):
+            write(columns, False)
+    with pytest.raises(OptionError, match="a topic cannot be overwritten"):
+        writing.writer(columns, True)
+    job = TidegateSource({"bootstrap": "a:1", "topic": "flights", "jobId": "nightly"})
+    with pytest.raises(OptionError, match="'jobId' belongs to a batch write"):
+        job.streamWriter(columns, False)
+
+
 def test_a_table_of_sparks_catalog_is_refused() -> None:
     """Spark gives its options with `provider` when it is made, and none at all when it is read."""
     with pytest.raises(OptionError, match="write CREATE TEMPORARY VIEW name USING tidegate"):

@@ -122,3 +122,44 @@ def test_a_client_that_is_closed_asks_no_more(serve: Serve) -> None:
     with pytest.raises(WriteError, match="was closed during the call"):
         jobs.commit([WINNER])
     assert len(node.requests) == 1
+
+
+class Sessions(Channels):
+    """Has this many sessions that a node has forgotten."""
+
+    def __init__(self, forgotten: int) -> None:
+        super().__init__()
+        self.forgotten = forgotten
+
+    def forget_session(self, endpoint: str) -> bool:
+        self.forgotten -= 1
+        return self.forgotten >= 0
+
+
+@pytest.mark.parametrize(
+    "refused", [grpc.StatusCode.UNAUTHENTICATED, (ErrorCode.SASL_AUTHENTICATION_FAILED, "")]
+)
+def test_a_session_that_the_node_has_forgotten_is_made_again(
+    serve: Serve, refused: grpc.StatusCode | tuple[ErrorCode, str]
+) -> None:
+    node = Scripted(refused, COMMITTED)
+    jobs = JobsClient(pb.Job(), ["k:1"], [serve(node)], Sessions(1), 20_000, find=lambda _: ())
+    assert jobs.commit([WINNER]).is_yours
+    node = Scripted(refused)
+    jobs = JobsClient(pb.Job(), ["k:1"], [serve(node)], Sessions(0), 20_000, find=lambda _: ())
+    with pytest.raises(WriteError):
+        jobs.commit([WINNER])
+    assert len(node.requests) == 1  # credentials that are refused stay refused
+
+
+def test_an_error_of_another_kind_is_not_taken_for_a_closed_client(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve
+) -> None:
+    jobs = client(serve(Scripted(COMMITTED)))
+
+    def fails(*_: object) -> None:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(Channels, "to", fails)
+    with pytest.raises(ValueError, match="odd"):
+        jobs.commit([WINNER])
