@@ -149,6 +149,8 @@ def test_sizes() -> None:
         ({"bootstrap": "a:1", "subscribePattern": "(?P<a>x)"}, "is not known"),
         ({"bootstrap": "a:1", "subscribe": " , "}, "names no topic"),
         ({"bootstrap": "a:1", "assign": '{"t":[]}'}, "needs a list of partition numbers"),
+        ({"bootstrap": "a:1", "assign": "{}"}, "names no partition"),
+        ({"bootstrap": "a:1", "assign": "[0]"}, "must be a JSON object"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_a_remedy(given: dict[str, str], message: str) -> None:
