@@ -34,6 +34,7 @@ from tidegate.coordinator.transaction.job_events import (
     ContinueJob,
     DecisionReply,
     OpenAttempt,
+    TimeoutJob,
 )
 from tidegate.coordinator.transaction.jobs import JobId, JobState, Winner
 from tidegate.coordinator.transaction.shard import TransactionShard
@@ -302,6 +303,21 @@ def test_a_job_is_decided_after_the_release_and_its_winners_are_named_before_the
     assert found.outcome is JobState.COMMITTED
     coordinator.now_ms += 1_000
     assert coordinator.hold("second").decided == {opened.producer_id}, "nothing of it is carried out"
+
+
+def test_a_job_whose_commit_waits_does_not_time_out() -> None:
+    coordinator = Coordinator()
+    opened = coordinator.ask(OpenAttempt(JOB, "a", 60_000))
+    coordinator.now_ms += 600_000
+    held = coordinator.hold()
+    winner = Winner("a", opened.producer_id, opened.producer_epoch)
+    coordinator.submit("commit", CommitJob(JOB, (winner,)))
+    coordinator.ask(TimeoutJob(JOB))
+    coordinator.release(held)
+    coordinator.commit()
+    found = coordinator.replies["commit"]
+    assert isinstance(found, DecisionReply)
+    assert found.outcome is JobState.COMMITTED
 
 
 def test_a_commit_of_a_job_that_waits_is_refused_as_soon_as_the_job_is_aborted() -> None:
