@@ -20,9 +20,26 @@ def test_a_stream_is_refused_where_pyspark_has_no_limits_of_triggers(monkeypatch
     assert TidegateSource(READ).reader(StructType().add("value", "binary")) is not None
 
 
+def test_a_stream_is_not_written_where_pyspark_has_no_arrow_writer_of_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.0.5")
+    monkeypatch.delattr(datasource, "DataSourceStreamArrowWriter")
+    writing = TidegateSource({"bootstrap": "a:1", "topic": "flights"})
+    with pytest.raises(OptionError, match=r"PySpark 4\.1 or newer, and this is 4\.0\.5: .*foreachBatch"):
+        writing.streamWriter(StructType().add("value", "binary"), False)
+
+
+def test_options_that_fit_nothing_are_refused_at_once() -> None:
+    with pytest.raises(OptionError):
+        TidegateSource({"bootstrap": "a:1", "subscribes": "flights"})
+
+
 def test_what_the_options_are_not_for_is_refused() -> None:
     columns = StructType().add("value", "binary")
     reading, writing = TidegateSource(READ), TidegateSource({"bootstrap": "a:1", "topic": "flights"})
+    with pytest.raises(OptionError):
+        writing.schema()
     for read in (writing.reader, writing.streamReader):
         with pytest.raises(OptionError):
             read(columns)
