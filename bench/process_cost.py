@@ -26,3 +26,22 @@ def resident_mib(pids: Iterable[int], key: str = "VmRSS") -> float:
             if line.startswith(f"{key}:"):
                 kib += int(line.split()[1])
     return kib / 1024
+
+
+def descendants(root: int) -> dict[int, str]:
+    """The processes that `root` has started, directly or not, with their command lines."""
+    parents: dict[int, int] = {}
+    commands: dict[int, str] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            commands[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:  # it has ended
+            continue
+
+    def is_below(pid: int) -> bool:
+        while pid in parents and pid != root:
+            pid = parents[pid]
+        return pid == root
+
+    return {pid: command for pid, command in commands.items() if pid != root and is_below(pid)}

@@ -6,8 +6,10 @@ partition; all take turns.
                                 [--sources with_kernel kafka] [--first]
 
 Each read goes to Spark's sink `noop`, or is a `count()`.  A first read of each is left out; the best and the
-median of the others are shown, and the most memory that one of Spark's Python workers has had.  `--first`:
-also what the very first read and `count()` of a new Spark session take, each in a process of its own.
+median of the others are shown, their CPU time by part, and the most memory that one of Spark's Python workers
+has had.  `prebuilt` is what Spark itself takes: one Arrow batch again and again, no node, no network.
+`--first`: also what the very first read and `count()` of a new Spark session take, each in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -23,28 +25,37 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.spark import local_session
 from tidegate.spark.decoding import kernel_decoder
+from tidegate.spark.decoding.decode import Target, decode_batches
+from tidegate.spark.schema import spark_schema
 from tidegate.spark.session import stop_session
 from tidegate.spark.source import TidegateReader, TidegateSource
+from tidegate.wire.records import NewRecord, encode_batch, iterate_headers
 
+from bench.process_cost import cpu_seconds, descendants, resident_mib
 from bench.spark_streams import jars
 
 PARTITIONS = 4
 CORES = 2
 AT_CUT = "at_cut"
-SOURCES = ("with_kernel", AT_CUT, "with_numpy", "kafka")
+PREBUILT = "prebuilt"
+SOURCES = ("with_kernel", AT_CUT, "with_numpy", "kafka", PREBUILT)
+DAEMON = "pyspark.daemon"
+PREBUILT_ROWS = 1_000
 
 
 class ChosenReader(TidegateReader):
@@ -79,6 +90,39 @@ class WithNumpy(WithKernel):
         reader: Any = super().reader(schema)
         reader.has_kernel = False
         return reader
+
+
+class PrebuiltReader(DataSourceReader):
+    """One Arrow batch again and again: what Spark itself takes for such rows, without nodes and a network."""
+
+    def __init__(self, schema: StructType, rows: int, value_bytes: int) -> None:
+        self._columns = tuple(schema.names)
+        self._rows = rows
+        self._value_bytes = value_bytes
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        chunk = encode_batch(
+            [NewRecord(b"%016d" % n, bytes(self._value_bytes)) for n in range(PREBUILT_ROWS)]
+        )
+        target = Target("prebuilt", partition.value, self._columns, 0, PREBUILT_ROWS)
+        (batch,) = decode_batches(target, chunk, list(iterate_headers(chunk)))
+        for _ in range(self._rows // PARTITIONS // PREBUILT_ROWS):
+            yield batch
+
+
+class Prebuilt(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return PREBUILT
+
+    def schema(self) -> StructType:
+        return spark_schema(include_headers=False)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PrebuiltReader(schema, int(self.options["rows"]), int(self.options["valueBytes"]))
 
 
 def fill(bootstrap: str, topic: str, records: int, value_bytes: int, codec: str) -> None:
@@ -116,31 +160,47 @@ def begin_transaction(bootstrap: str, topic: str) -> Producer:
     return producer
 
 
-def rows_per_second(reads: dict[str, Callable[[], Any]], rows: int, rounds: int) -> dict[str, list[float]]:
+@dataclass
+class Cost:
+    """Of the counted reads by one source."""
+
+    rows_per_s: list[float] = field(default_factory=list)
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+
+def costs(reads: dict[str, Callable[[], Any]], rows: int, rounds: int) -> dict[str, Cost]:
     """By name; the reads take turns."""
-    found: dict[str, list[float]] = {name: [] for name in reads}
+    found = {name: Cost() for name in reads}
     for number in range(rounds + 1):
         for name, read in reads.items():
-            begin = time.perf_counter()
+            before, begin = cpu_by_part(), time.perf_counter()
             read()
+            seconds = time.perf_counter() - begin
             if number:
-                found[name].append(rows / (time.perf_counter() - begin))
+                cost = found[name]
+                cost.rows_per_s.append(rows / seconds)
+                for part, now in cpu_by_part().items():
+                    cost.cpu_s[part] = cost.cpu_s.get(part, 0.0) + now - before[part]
     return found
 
 
 def new_session() -> SparkSession:
     spark = local_session("spark_reads", CORES)
-    for source in (WithKernel, WithNumpy):
+    for source in (WithKernel, WithNumpy, Prebuilt):
         spark.dataSource.register(source)
     return spark
 
 
-def reads_of(spark: SparkSession, source: str, address: str, topic: str) -> dict[str, Callable[[], Any]]:
+def reads_of(
+    spark: SparkSession, source: str, address: str, topic: str, options: dict[str, int]
+) -> dict[str, Callable[[], Any]]:
     """By name.  `address`: a Kafka listener for the connector, else one of gRPC."""
     reader = spark.read.format("with_kernel" if source == AT_CUT else source).option("subscribe", topic)
     if source == AT_CUT:
         reader.option("consistency", "cut")
     reader.option("kafka.bootstrap.servers" if source == "kafka" else "bootstrap", address)
+    if source == PREBUILT:
+        reader = spark.read.format(PREBUILT).options(**options)
     return {
         source: lambda: reader.load().write.format("noop").mode("overwrite").save(),
         f"{source} count()": lambda: reader.load().count(),
@@ -150,7 +210,7 @@ def reads_of(spark: SparkSession, source: str, address: str, topic: str) -> dict
 def read_once(source: str, address: str, topic: str, name: str) -> None:
     """In a process of its own: prints the seconds that the first read of the session takes."""
     spark = new_session()
-    read = reads_of(spark, source, address, topic)[name]
+    read = reads_of(spark, source, address, topic, {})[name]
     begin = time.perf_counter()
     read()
     print(f"{time.perf_counter() - begin:.2f}")
@@ -165,28 +225,18 @@ def first_read_s(source: str, address: str, topic: str, name: str) -> float:
 
 def worker_peak_mb() -> float:
     """The most resident memory that a live Python worker of this process's Spark has had."""
-    parents: dict[int, int] = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:  # it has ended
-            continue
-        parents[int(fields["Pid"])] = int(fields["PPid"])
+    workers = [pid for pid, command in descendants(os.getpid()).items() if DAEMON in command]
+    return max((resident_mib([pid], "VmHWM") * 1.048576 for pid in workers), default=0.0)
 
-    def is_ours(pid: int) -> bool:
-        while pid in parents and pid != os.getpid():
-            pid = parents[pid]
-        return pid == os.getpid()
 
-    peaks = [0.0]
-    for pid in filter(is_ours, list(parents)):
-        try:
-            if "pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_text():
-                status_text = Path(f"/proc/{pid}/status").read_text()
-                peaks.append(int(status_text.split("VmHWM:")[1].split()[0]) / 1000)
-        except OSError:
-            continue
-    return max(peaks)
+def cpu_by_part() -> dict[str, float]:
+    """CPU seconds so far of Spark's JVM, of its Python workers, and of the nodes."""
+    parts = dict.fromkeys(("JVM", "workers", "nodes"), 0.0)
+    for pid, command in descendants(os.getpid()).items():
+        part = "JVM" if "java" in command.split(" ")[0] else "workers" if "pyspark" in command else "nodes"
+        with suppress(FileNotFoundError):  # it has ended
+            parts[part] += cpu_seconds([pid])
+    return parts
 
 
 async def with_cluster(arguments: argparse.Namespace) -> None:
@@ -222,19 +272,24 @@ def measure(
         for source in arguments.sources
     }
     reads: dict[str, Callable[[], Any]] = {}
+    rows = {"rows": arguments.records, "valueBytes": value_bytes}
     for source, address in addresses.items():
-        reads |= reads_of(spark, source, address, topic)
-    for name, found in rows_per_second(reads, arguments.records, arguments.rounds).items():
-        best, median = max(found) / 1e6, statistics.median(found) / 1e6
+        reads |= reads_of(spark, source, address, topic, rows)
+    for name, cost in costs(reads, arguments.records, arguments.rounds).items():
+        best, median = max(cost.rows_per_s) / 1e6, statistics.median(cost.rows_per_s) / 1e6
+        rows = arguments.records * arguments.rounds
+        cpu = ", ".join(f"{part} {seconds / rows * 1e6:.2f}" for part, seconds in cost.cpu_s.items())
         print(
-            f"{value_bytes:>5} B {codec:<7}{name:<22}{best:>7.2f} M rows/s, median {median:.2f}", flush=True
+            f"{value_bytes:>5} B {codec:<7}{name:<22}{best:>7.2f} M rows/s, median {median:.2f}; "
+            f"CPU us/row: {cpu}",
+            flush=True,
         )
     print(f"{value_bytes:>5} B {codec:<7}a Python worker took up to {worker_peak_mb():.0f} MB", flush=True)
     if opened is not None:
         opened.abort_transaction()
     if arguments.first:
         for kind in ("", " count()"):
-            for source, address in addresses.items():
+            for source, address in (each for each in addresses.items() if each[0] != PREBUILT):
                 seconds = first_read_s(source, address, topic, f"{source}{kind}")
                 print(f"{value_bytes:>5} B {codec:<7}first {source}{kind:<22}{seconds:>7.1f} s", flush=True)
 
