@@ -65,6 +65,8 @@ class DecisionHolds:
         self._next_ms = 0
         """No hold begins earlier."""
         self._waiting: dict[Subject, list[int]] = {}
+        self._held = 0
+        """Requests that wait, of all subjects."""
 
     def handle(self, event: CutEvent, context: Context) -> TransactionOutcome:
         match event:
@@ -141,6 +143,7 @@ class DecisionHolds:
             self._end(hold_id, now_ms)
         tokens = [token for waiting in self._waiting.values() for token in waiting]
         self._waiting.clear()
+        self._held = 0
         events = tuple(
             MarkersWritten(identity)
             for name, identity in self._port.marked.items()
@@ -152,10 +155,10 @@ class DecisionHolds:
 
     def keep(self, subject: Subject, context: Context) -> TransactionOutcome:
         """The outcome of a request that would decide a commit of this subject."""
-        held = sum(len(waiting) for waiting in self._waiting.values())
-        if held >= HELD_REQUESTS_MAX or context.token == NO_TOKEN:
-            message = f"{subject}: a cut is being taken, and {held} commits wait: retry"
+        if self._held >= HELD_REQUESTS_MAX or context.token == NO_TOKEN:
+            message = f"{subject}: a cut is being taken, and {self._held} commits wait: retry"
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
+        self._held += 1
         self._waiting.setdefault(subject, []).append(context.token)
         return Wait()
 
@@ -168,7 +171,7 @@ class DecisionHolds:
 
     def remove(self, subject: Subject) -> None:
         """Its end is decided: the shard handles those requests anew."""
-        self._waiting.pop(subject, None)
+        self._held -= len(self._waiting.pop(subject, ()))
 
     def is_overdue(self, now_ms: int) -> bool:
         return bool(self._until_ms or self._waiting) and not self.is_held(now_ms)

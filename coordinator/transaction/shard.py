@@ -253,8 +253,6 @@ class TransactionShard:
             events += [MarkersWritten(identity) for identity in self.marked.values()]
         if self._awaiting_completion.has_overdue(now_ms):
             events.append(ExpireAwaitingCompletion())
-        if self.holds.is_overdue(now_ms):
-            events.append(ExpireHolds())
         if now_ms >= self._next_timeout_scan_ms:
             self._next_timeout_scan_ms = now_ms + self.config.timeout_scan_interval_ms
             late = [name for name in self.ongoing if self._timed_out(self.transactions[name], now_ms)]
@@ -266,6 +264,8 @@ class TransactionShard:
             events += [
                 ExpireTransactions(tuple(idle[start : start + size])) for start in range(0, len(idle), size)
             ]
+        if self.holds.is_overdue(now_ms):
+            events.append(ExpireHolds())  # after the timeouts: they leave alone what waits for it
         return events
 
     # --- handle ---------------------------------------------------------------------------------------------

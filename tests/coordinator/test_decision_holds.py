@@ -205,6 +205,16 @@ def test_no_timeout_ends_a_transaction_whose_commit_waits() -> None:
     assert isinstance(coordinator.replies["commit"], ProducerReply)
 
 
+def test_a_timeout_in_the_tick_that_ends_the_hold_ends_no_commit_that_waits() -> None:
+    coordinator = Coordinator()
+    coordinator.now_ms += 59_500
+    coordinator.hold(hold_ms=HOLD_MS_MAX)  # its taker dies
+    coordinator.submit("commit", coordinator.end())  # in time
+    coordinator.wait(HOLD_MS_MAX)
+    assert isinstance(coordinator.replies["commit"], ProducerReply)
+    assert coordinator.state is TransactionState.COMPLETE_COMMIT
+
+
 def test_a_hold_ends_by_itself_and_its_taker_learns_that_it_did() -> None:
     coordinator = Coordinator()
     held = coordinator.hold(hold_ms=300)
@@ -282,6 +292,14 @@ def test_the_number_of_holds_and_of_what_waits_is_bounded(monkeypatch: pytest.Mo
     coordinator.commit()
     assert coordinator.code("2") is ErrorCode.CONCURRENT_TRANSACTIONS
     assert "0" not in coordinator.replies
+    coordinator.wait(2_000)
+    coordinator.begin()
+    coordinator.hold()
+    for number in range(3, 6):  # those that waited before do not count any more
+        coordinator.submit(str(number), coordinator.end())
+    coordinator.commit()
+    assert ["3" in coordinator.replies, "4" in coordinator.replies] == [False, False]
+    assert coordinator.code("5") is ErrorCode.CONCURRENT_TRANSACTIONS
     monkeypatch.setattr(decision_holds, "DECIDED_MAX", 0)
     decided = Coordinator()
     decided.ask(decided.end())
