@@ -18,6 +18,7 @@ from ...security.client_security import PROPERTIES
 from ..options import RETRY_TIMEOUT_MS_DEFAULT, OptionError, client_security, parse_bootstrap, whole_number
 
 SINK_DEFAULT: Final = "spark"
+"""Of batches that the user does not name: their jobs are called at random."""
 JOB_TIMEOUT_MS_DEFAULT: Final = 300_000
 JOB_TIMEOUT_MS_MIN: Final = 1_000
 MEMORY_BYTES_DEFAULT: Final = 32 << 20
@@ -116,14 +117,15 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             raise OptionError(_unknown(raw_name))
     properties = tuple(sorted(security.items()))
     client_security(properties)
+    sink = _name(given, "sinkId", SINK_BYTES_MAX, slashes=True)
     return WriteOptions(
         bootstrap=parse_bootstrap(given.get("bootstrap", ""), wanted="Kafka listeners"),
         job_bootstrap=parse_bootstrap(given["jobBootstrap"], "jobBootstrap", "gRPC listeners")
         if "jobBootstrap" in given
         else (),
         topic=_name(given, "topic", 249, slashes=False),
-        sink=_name(given, "sinkId", SINK_BYTES_MAX, slashes=True),
-        job=_job(given),
+        sink=sink,
+        job=_job(given, sink),
         job_timeout_ms=_count(given, "jobTimeoutMs", JOB_TIMEOUT_MS_DEFAULT, JOB_TIMEOUT_MS_MIN),
         retry_timeout_ms=_count(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, 0),
         producer=_producer(given),
@@ -163,11 +165,16 @@ def _count(given: Mapping[str, str], name: str, default: int, least: int) -> int
     return number
 
 
-def _job(given: Mapping[str, str]) -> str | None:
+def _job(given: Mapping[str, str], sink: str | None) -> str | None:
     job = _name(given, "jobId", JOB_BYTES_MAX, slashes=False)
     if job is not None and job.isascii() and job.isdecimal():
         raise OptionError(
             f"jobId {job!r}: digits alone name a stream's batch: add a letter, like 'day-{job}'"
+        )
+    if job is not None and sink is None:
+        raise OptionError(
+            f"jobId {job!r} without 'sinkId': give both. A committed job is known by both and written no "
+            "more, so another pipeline that gives the same jobId would write nothing"
         )
     return job
 

@@ -48,7 +48,8 @@ def test_what_the_options_are_not_for_is_refused() -> None:
             write(columns, False)
     with pytest.raises(OptionError, match="a topic cannot be overwritten"):
         writing.writer(columns, True)
-    job = TidegateSource({"bootstrap": "a:1", "topic": "flights", "jobId": "nightly"})
+    named = {"sinkId": "flights", "jobId": "nightly"}
+    job = TidegateSource({"bootstrap": "a:1", "topic": "flights", **named})
     with pytest.raises(OptionError, match="'jobId' belongs to a batch write"):
         job.streamWriter(columns, False)
 

@@ -49,6 +49,7 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
         ({"jobId": "17"}, "digits alone"),
         ({"jobId": "a/b"}, "characters other than /"),
         ({"jobId": "x" * 65}, "1 to 64 bytes"),
+        ({"jobId": "day-2026-11-23"}, "without 'sinkId': give both.*the same jobId would write nothing"),
         ({"sinkId": ""}, "1 to 200 bytes"),
         ({"sinkId": "a\nb"}, "only printable"),
         ({"topic": ""}, "1 to 249 bytes"),
