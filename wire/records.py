@@ -282,7 +282,9 @@ def set_log_append_time(view: memoryview, position: int, timestamp_ms: int) -> N
 
 
 class Record(NamedTuple):
-    """A record as a consumer sees it."""
+    """A record as a consumer sees it.  Kafka requires that the names of headers are UTF-8, and other clients
+    do not check it: bytes that are none are replacement characters here, as in Kafka's Java client.  An error
+    would end the read of the partition at this record for ever."""
 
     offset: int
     timestamp_ms: int
@@ -371,21 +373,12 @@ def encode_records(records: Sequence[NewRecord], first: int, base_timestamp: int
 
 class EncodedRecords(Sequence[NewRecord]):
     """Records that are bytes of a batch already, in pieces: a sequence that decodes them only when it is
-    looked into."""
+    looked into.  A slice is made of the same bytes."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self._count = 0
         self.base_timestamp_ms = self.max_timestamp_ms = -1
-
-    @classmethod
-    def of(cls, records: Sequence[NewRecord]) -> EncodedRecords:
-        made = cls()
-        if records:
-            base_timestamp = records[0].timestamp_ms
-            payload, max_timestamp = encode_records(records, 0, base_timestamp)
-            made.append(payload, len(records), base_timestamp, max_timestamp)
-        return made
 
     def append(self, piece: bytes, count: int, base_timestamp_ms: int, max_timestamp_ms: int) -> None:
         """Adds `count` records; their offsets and timestamps in `piece` count from the batch's first record,
@@ -396,6 +389,10 @@ class EncodedRecords(Sequence[NewRecord]):
         self.pieces.append(piece)
         self._count += count
         self.max_timestamp_ms = max(self.max_timestamp_ms, max_timestamp_ms)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.pieces))
 
     def __len__(self) -> int:
         return self._count
@@ -415,8 +412,31 @@ class EncodedRecords(Sequence[NewRecord]):
     def __getitem__(self, index: slice) -> EncodedRecords: ...
 
     def __getitem__(self, index: int | slice) -> NewRecord | EncodedRecords:
-        decoded = list(self)
-        return EncodedRecords.of(decoded[index]) if isinstance(index, slice) else decoded[index]
+        return self._slice(index) if isinstance(index, slice) else list(self)[index]
+
+    def _slice(self, index: slice) -> EncodedRecords:
+        """Keys, values and headers byte for byte; only offsets and timestamps count anew."""
+        chosen = list(self._bodies())[index]
+        made, base = EncodedRecords(), chosen[0][0] if chosen else -1
+        parts: list[bytes] = []
+        for number, (timestamp_ms, body) in enumerate(chosen):
+            head = b"\x00" + zigzag(timestamp_ms - base) + zigzag(number)
+            parts += (zigzag(len(head) + len(body)), head, body)
+        if chosen:
+            made.append(b"".join(parts), len(chosen), base, max(timestamp_ms for timestamp_ms, _ in chosen))
+        return made
+
+    def _bodies(self) -> Iterator[tuple[int, bytes]]:
+        """The timestamp of each record, and what follows its offset."""
+        for piece in self.pieces:
+            at = 0
+            while at < len(piece):
+                length, at = read_zigzag(piece, at)
+                end = at + length
+                delta, at = read_zigzag(piece, at + 1)
+                _, at = read_zigzag(piece, at)
+                yield self.base_timestamp_ms + delta, piece[at:end]
+                at = end
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
@@ -451,9 +471,7 @@ def decode_batch(
     try:
         return _decode_records(bytes(payload), header)
     except (IndexError, ValueError) as error:
-        raise _corrupt(
-            f"a record of the batch at offset {header.base_offset} is cut off or not text: {error}"
-        ) from error
+        raise _corrupt(f"a record of the batch at offset {header.base_offset} is cut off: {error}") from error
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
@@ -547,7 +565,7 @@ def _decode_headers(data: bytes, at: int, end: int) -> tuple[tuple[tuple[str, by
         length, at = read_zigzag(data, at)
         if not 0 <= length <= end - at:
             raise _corrupt(f"the name of a record header has {length} bytes where {end - at} are left")
-        name = data[at : at + length].decode()
+        name = data[at : at + length].decode("utf-8", "replace")
         length, at = read_zigzag(data, at + length)
         if length < 0:
             headers.append((name, None))

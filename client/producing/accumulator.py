@@ -435,7 +435,10 @@ class Accumulator:
                 records,
                 tokens,
             )
-            half.size_bytes += sum(self.size_of(record) for record in records)
+            if isinstance(records, EncodedRecords):
+                half.size_bytes += records.size_bytes
+            else:
+                half.size_bytes += sum(self.size_of(record) for record in records)
             half.closed, half.attempts, half.uncertain = True, batch.attempts, batch.uncertain
             halves.append(half)
         if batch.numbered:

@@ -22,6 +22,7 @@ from tidegate.wire.records import (
     RECORDS_MAX,
     BatchHeader,
     ControlType,
+    EncodedRecords,
     NewRecord,
     Record,
     assign_in_place,
@@ -29,6 +30,7 @@ from tidegate.wire.records import (
     decode_marker,
     encode_batch,
     encode_marker,
+    encode_records,
     iterate_headers,
     next_sequence,
     parse_header,
@@ -139,6 +141,38 @@ def test_a_batch_of_ours_equals_the_other_clients_byte_for_byte() -> None:
 def test_a_batch_needs_a_record() -> None:
     with pytest.raises(ValueError, match="at least one"):
         encode_batch([])
+
+
+def in_one_piece(new: list[NewRecord]) -> EncodedRecords:
+    """The header "%name%" has a name that is no UTF-8."""
+    made, base_ms = EncodedRecords(), new[0].timestamp_ms
+    payload, latest_ms = encode_records(new, 0, base_ms)
+    made.append(payload.replace(b"%name%", b"n\xff\xfeam\xff"), len(new), base_ms, latest_ms)
+    return made
+
+
+@given(new=_new_records, cut=st.integers(0, 8))
+def test_a_slice_of_encoded_records_has_their_bytes(new: list[NewRecord], cut: int) -> None:
+    """Also those of a header's name that is no UTF-8: sent again in halves, it is the record that it was."""
+    new = [each._replace(headers=(("%name%", b"1"), *each.headers)) for each in new]
+    encoded = EncodedRecords()
+    for number, each in enumerate(new):
+        piece, latest_ms = encode_records([each], number, new[0].timestamp_ms)
+        piece = piece.replace(b"%name%", b"n\xff\xfeam\xff")
+        encoded.append(piece, 1, new[0].timestamp_ms, latest_ms)
+    for part, wanted in ((encoded[:cut], new[:cut]), (encoded[cut:], new[cut:])):
+        assert len(part) == len(wanted)
+        if wanted:
+            assert encode_batch(part) == encode_batch(in_one_piece(wanted))
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_header_name_that_is_no_utf8_has_replacement_characters(codec: Compression) -> None:
+    """The records behind it are read, too."""
+    new = [NewRecord(b"k", b"v", (("%name%", b"x"),), 5), NewRecord(b"k", b"w", (), 5)]
+    first, second = decode_batch(encode_batch(in_one_piece(new), compression=codec))
+    assert first.headers == (("n\ufffd\ufffdam\ufffd", b"x"),)
+    assert second.value == b"w"
 
 
 def test_timestamps_before_the_first_and_far_apart_survive() -> None:
