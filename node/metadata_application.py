@@ -21,7 +21,7 @@ from ..storage.folders.data_folders import DataFolders
 from ..wire.errors import KafkaError
 from .cluster.cluster_view import ClusterView
 from .coordinators.group_coordination import GroupCoordination
-from .cuts.pins import pins_of, report
+from .cuts.pins import PinIndex, report
 from .lifecycle.broker_lifecycle import BrokerLifecycle
 from .settings.run_time_settings import InheritedSettings, RunTimeSettings
 
@@ -65,6 +65,7 @@ class MetadataApplication:
         self._on_brokers_changed = on_brokers_changed
         self._on_settings = on_settings
         self._inherited = InheritedSettings(self._apply_again, clock.monotonic, on_failure)
+        self._pins = PinIndex()
         self._reports: dict[str, str] = {}
         self._unopened: set[tuple[str, int]] = set()
         self._open_pause_s = OPEN_PAUSE_FIRST_S
@@ -138,11 +139,13 @@ class MetadataApplication:
 
     def _assignments(self, state: ClusterState, keys: Iterable[tuple[str, int]]) -> list[Assignment]:
         found = []
+        self._pins.follow(state.pinned_cuts)
         for name, index in keys:
             topic = state.topics.get(name)
             partition = topic.partitions.get(index) if topic else None
             if topic is None or partition is None:
                 continue  # a later entry of the same step deleted it
+            is_here = self._cluster.node_id in partition.replicas
             found.append(
                 Assignment(
                     topic=name,
@@ -156,7 +159,7 @@ class MetadataApplication:
                     config=self._settings.topic_config(topic),
                     elr=partition.elr,
                     adding=partition.adding,
-                    pins=pins_of(state.pinned_cuts, topic.topic_id, index),
+                    pins=self._pins.pins_of(topic.topic_id, index) if is_here else (),
                 )
             )
         return found

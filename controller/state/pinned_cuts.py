@@ -37,7 +37,7 @@ class PinnedPartition:
     @property
     def settled_end(self) -> int:
         """Everything below was decided when the cut was taken."""
-        return min((first for _, first in self.undecided), default=self.end)
+        return min(first for _, first in self.undecided) if self.undecided else self.end
 
 
 @dataclass(slots=True, frozen=True)
@@ -67,12 +67,6 @@ class PinnedCut:
     def kept(self) -> tuple[object, ...]:
         """What a broker acts on."""
         return self.pin_id, self.is_confirmed, self.topics
-
-    def partition(self, topic_id: UUID, partition: int) -> PinnedPartition | None:
-        for topic in self.topics:
-            if topic.topic_id == topic_id:
-                return topic.partitions.get(partition)
-        return None
 
     def partitions(self) -> Iterator[tuple[UUID, int]]:
         for topic in self.topics:

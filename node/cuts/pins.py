@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ...controller.state.cluster_state import ClusterState
 from ...controller.state.model import topic_name_problem
-from ...controller.state.pinned_cuts import PinnedCut, PinnedCuts
+from ...controller.state.pinned_cuts import PinnedCut, PinnedCuts, PinnedPartition
 from ...proto import cuts_pb2 as pb
 from ...proto import metadata_pb2
 from ...replication.replica.replica import Replica, Role
@@ -18,33 +18,70 @@ from ...wire.errors import ErrorCode, KafkaError
 FindReplica = Callable[[tuple[str, int]], Replica | None]
 
 
-def pins_of(cuts: PinnedCuts, topic_id: UUID, partition: int) -> tuple[Pin, ...]:
-    """What the pinned cuts keep of one partition; an empty range keeps nothing."""
-    found = ((each.name, each.is_confirmed, each.partition(topic_id, partition)) for each in cuts.values())
-    return tuple(
-        Pin(name, kept.start, kept.end, kept.settled_end, is_confirmed)
-        for name, is_confirmed, kept in found
-        if kept is not None and kept.start < kept.end
-    )
+class PinIndex:
+    """What the pinned cuts keep of each partition.  A change costs as much as the cuts that change have
+    partitions, however many others there are."""
+
+    def __init__(self) -> None:
+        self._cuts: PinnedCuts = {}
+        self._pins: dict[UUID, dict[str, dict[int, Pin | None]]] = {}
+        """By the topic's id, the cut's name and the partition."""
+
+    def follow(self, cuts: PinnedCuts) -> None:
+        """Called with the newest cuts before `pins_of`."""
+        if cuts is self._cuts:
+            return
+        for name, cut in self._cuts.items():
+            if cuts.get(name) is not cut:
+                self._remove(cut)
+        for name, cut in cuts.items():
+            if self._cuts.get(name) is not cut:
+                self._add(cut)
+        self._cuts = cuts
+
+    def _remove(self, cut: PinnedCut) -> None:
+        for topic in cut.topics:
+            by_name = self._pins[topic.topic_id]
+            del by_name[cut.name]
+            if not by_name:
+                del self._pins[topic.topic_id]
+
+    def _add(self, cut: PinnedCut) -> None:
+        for topic in cut.topics:
+            pins = {number: _pin(cut, kept) for number, kept in topic.partitions.items()}
+            self._pins.setdefault(topic.topic_id, {})[cut.name] = pins
+
+    def pins_of(self, topic_id: UUID, partition: int) -> tuple[Pin, ...]:
+        found = (pins.get(partition) for pins in self._pins.get(topic_id, {}).values())
+        return tuple(pin for pin in found if pin is not None)
+
+
+def _pin(cut: PinnedCut, kept: PinnedPartition) -> Pin | None:
+    """An empty range keeps nothing."""
+    if kept.start == kept.end:
+        return None
+    return Pin(cut.name, kept.start, kept.end, kept.settled_end, cut.is_confirmed)
 
 
 def report(state: ClusterState, node_id: int, cut: PinnedCut, find_replica: FindReplica) -> tuple[bool, str]:
     """Whether this node can say if its replicas keep what the cut names, and what they have lost of it."""
     for topic in cut.topics:
         present = state.topic_by_id(topic.topic_id)
-        for number in () if present is None else topic.partitions:
-            assert present is not None
+        if present is None:
+            continue
+        for number, kept in topic.partitions.items():
             if node_id not in present.partitions[number].replicas:
                 continue
             replica = find_replica((present.name, number))
             if replica is None or replica.topic_id != topic.topic_id or replica.role is Role.OFFLINE:
                 return False, ""
-            for pin in pins_of({cut.name: cut}, topic.topic_id, number):
-                problem = replica.log.pin_problem(pin)
-                if problem is not None:
-                    return True, problem
-                if pin not in replica.log.pins or not replica.log.local.replacements.is_over:
-                    return False, ""
+            if (pin := _pin(cut, kept)) is None:
+                continue
+            problem = replica.log.pin_problem(pin)
+            if problem is not None:
+                return True, problem
+            if pin not in replica.log.pins or not replica.log.local.replacements.is_over:
+                return False, ""
     return True, ""
 
 

@@ -77,7 +77,7 @@ def test_a_cut_is_pinned_confirmed_and_unpinned_and_names_its_partitions(applier
     assert result.changed_partitions == {("t", 0), ("t", 1)}
     found = applier.state.pinned_cuts["cut"]
     assert (found.is_confirmed, found.pin_id) == (False, "a")
-    assert found.partition(TOPIC_ID, 1) == PinnedPartition(10**9, 2 * 10**9, ((10**9, 10**9),))
+    assert found.topics[0].partitions[1] == PinnedPartition(10**9, 2 * 10**9, ((10**9, 10**9),))
     confirmed = applier(operation(confirm=[pb.PinConfirmation(pin_id="a", expires_at_ms=99)]))
     assert confirmed.changed_partitions == {("t", 0), ("t", 1)}, "a confirmed pin says more"
     assert applier.state.pinned_cuts["cut"].is_confirmed
@@ -280,6 +280,4 @@ def test_what_is_decoded_is_encoded_again(start: int, size: int, undecided: list
     topic = pb.PinnedTopicRecord(topic_id=TOPIC_ID.bytes, name="t", partitions=[place])
     cut = pinned_cuts.decode_cut(pb.PinnedCutRecord(name="x", pin_id="x", topics=[topic], pinned_ms=4))
     assert pinned_cuts.decode_cut(pinned_cuts.encode_cut(cut)) == cut
-    found = cut.partition(TOPIC_ID, 0)
-    assert found is not None
-    assert found.settled_end == min([end, *(one.first_offset for one in ones)])
+    assert cut.topics[0].partitions[0].settled_end == min([end, *(one.first_offset for one in ones)])

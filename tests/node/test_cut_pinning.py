@@ -23,7 +23,7 @@ from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import PINNED_CUTS_LEVEL
 from tidegate.node.cuts import pinning
 from tidegate.node.cuts.pinning import CutPinning
-from tidegate.node.cuts.pins import pins_of, report
+from tidegate.node.cuts.pins import PinIndex, report
 from tidegate.node.metadata_application import MetadataApplication
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import cuts_pb2 as pb
@@ -53,7 +53,7 @@ class SimNode:
     def __init__(self, world: World, node_id: int) -> None:
         self.world, self.node_id = world, node_id
         self.state = ClusterState()
-        self.disk, self.applied = LyingDisk(), 0
+        self.disk, self.applied, self.pins = LyingDisk(), 0, PinIndex()
         self.log = Log.open(
             self.disk, Path(f"/data{node_id}/t-0"), topic="t", partition=0, config=COMPACTED,
             clean=False, recovery_point=0,
@@ -77,7 +77,8 @@ class SimNode:
         if self.applied < len(self.world.entries):
             self.state.apply(self.applied + 2, 1, self.world.entries[self.applied])
             self.applied += 1
-            self.log.pins = () if self.is_forgetful else pins_of(self.state.pinned_cuts, TOPIC_ID, 0)
+            self.pins.follow(self.state.pinned_cuts)
+            self.log.pins = () if self.is_forgetful else self.pins.pins_of(TOPIC_ID, 0)
 
     async def wait_for_index(self, index: int, timeout_s: float) -> None:
         deadline_s = self.world.clock.monotonic() + timeout_s
@@ -359,9 +360,7 @@ def test_a_new_cut_is_taken_when_the_cleaner_has_overtaken_one(loop: VirtualLoop
 
     world.nodes[1].pinning._take = take
     found = run(loop, world, world.nodes[1].pinning.pin_new("nightly", ["t"], 5000, 10.0))
-    kept = found.partition(TOPIC_ID, 0)
-    assert kept is not None
-    assert kept.end == 40
+    assert found.topics[0].partitions[0].end == 40
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from tidegate.controller.state.model import ALL_NODES, ApplyResult, PartitionSta
 from tidegate.controller.state.pinned_cuts import PinnedCut, PinnedPartition, PinnedTopic
 from tidegate.node.assembly import _replication_config
 from tidegate.node.cluster.cluster_view import ClusterView
-from tidegate.node.cuts.pins import pins_of
 from tidegate.node.metadata_application import MetadataApplication
 from tidegate.node.settings.definitions import SETTINGS
 from tidegate.node.settings.run_time_settings import SLICE_S, InheritedSettings, RunTimeSettings
@@ -39,6 +38,7 @@ from tidegate.replication.fetching.configuration import ReplicationConfig
 from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import ManualClock
 from tidegate.runtime.network import FrameServer
+from tidegate.storage.log.pins import Pin
 from tidegate.storage.topic_config import ConfigType
 from tidegate.tests.replication.test_throttled_replicas import READ_FROM
 
@@ -219,16 +219,18 @@ def test_every_field_of_an_assignment_comes_from_the_metadata() -> None:
     state.pinned_cuts = {"c": PinnedCut("c", "pin", "cut", 1, 2, 3, is_confirmed=True, topics=(kept,))}
     cluster, settings = cast(Any, SimpleNamespace(state=state, node_id=1)), RunTimeSettings(loaded())
     parts: list[Any] = [SimpleNamespace(), SimpleNamespace(), SimpleNamespace(), SimpleNamespace()]
-    (made,) = MetadataApplication(cluster, settings, *parts, clock=ManualClock())._assignments(  # type: ignore[misc]
-        state, [("a", 7)]
-    )
+    application = MetadataApplication(cluster, settings, *parts, clock=ManualClock())  # type: ignore[misc]
+    (made,) = application._assignments(state, [("a", 7)])
     expected = {"topic": "a", "topic_id": topic.topic_id, "partition": 7, "config": topic.config}
-    expected["pins"] = pins_of(state.pinned_cuts, topic.topic_id, 7)
+    expected["pins"] = (Pin("c", 2, 9, settled_end=5, is_confirmed=True),)
     for field in fields(Assignment):
         value = getattr(made, field.name)
         assert value == expected.get(field.name, getattr(place, field.name, None)), field.name
         default = field.default_factory() if field.default_factory is not MISSING else field.default
         assert value != default, f"{field.name} shows nothing"
+    cluster.node_id = 3
+    (elsewhere,) = application._assignments(state, [("a", 7)])
+    assert elsewhere == replace(made, pins=()), "a replica elsewhere keeps what is pinned"
 
 
 async def test_a_new_default_for_all_topics_is_applied_in_slices() -> None:
