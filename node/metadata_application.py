@@ -66,7 +66,6 @@ class MetadataApplication:
         self._on_settings = on_settings
         self._inherited = InheritedSettings(self._apply_again, clock.monotonic, on_failure)
         self._pins = PinIndex()
-        self._reports: dict[str, str] = {}
         self._unopened: set[tuple[str, int]] = set()
         self._open_pause_s = OPEN_PAUSE_FIRST_S
         self._open_again_at_s = 0.0
@@ -197,18 +196,14 @@ class MetadataApplication:
 
     def pin_reports(self) -> dict[str, str]:
         """Pin id -> what this node has lost of what the pin names, or nothing: of the unconfirmed pins that
-        it can judge.  A log that keeps it once keeps it as long as the pin stands."""
+        it can judge, each time anew.  A log that keeps it now may follow the log start of a leader that has
+        not applied the pin."""
         state, found = self._cluster.state, dict[str, str]()
         for cut in state.pinned_cuts.values():
-            if cut.is_confirmed:
-                continue
-            lost = self._reports.get(cut.pin_id)
-            if lost is None:
+            if not cut.is_confirmed:
                 is_known, lost = report(state, self._cluster.node_id, cut, self._replicas.hosted.get)
-                if not is_known:
-                    continue
-            found[cut.pin_id] = lost
-        self._reports = found
+                if is_known:
+                    found[cut.pin_id] = lost
         return found
 
     def _is_open(self, topic: str, partition: int) -> bool:

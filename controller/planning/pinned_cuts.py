@@ -3,6 +3,19 @@
 A pin is confirmed when every broker with a replica of what it names has reported, in its heartbeats, that
 each of its logs keeps it (docs/semantics.md C16).
 
+A follower takes over the log start of a leader that has not applied the pin, and the leader may come back
+from a crash with the lower one that it had noted.  So a report counts only when its broker had applied the
+metadata up to an entry from which on no named partition has got another leader epoch or other replicas.
+Then, of each such partition:
+
+* the leader of this epoch is a replica, and has reported as leader of this epoch that it starts at or below
+  the pin and has applied it.  A leader's log start never falls, and the leader raises it no more: it was that
+  low in each answer that it has given in this epoch, or will give;
+* a follower that reports is in this epoch, so it uses no answer of an earlier one afterwards: what an earlier
+  leader made it lose is in its report;
+* so the leader of the next epoch, which is one of them, starts that low as well, and so on.  A replica that
+  is added later copies one of them.
+
 Times are the active controller's, so that all nodes agree about the end of a pin: an entry of the log ends
 it.
 """
@@ -27,7 +40,7 @@ from ..state.pinned_cuts import (
     with_pin_id,
 )
 from .plan import Plan
-from .sessions import BrokerSessions
+from .sessions import BrokerSessions, Leaderships
 
 UNCONFIRMED_MS: Final = 60_000
 """How long a pin stays without a confirmation: longer than a node waits for it."""
@@ -139,16 +152,25 @@ def nodes_to_confirm(state: ClusterState, cut: PinnedCut) -> set[int]:
     return found
 
 
+def leaderships(state: ClusterState, cut: PinnedCut) -> Leaderships:
+    """Of what the cut names, in its order; of the topics that are not deleted."""
+    named = ((state.topic_by_id(topic_id), number) for topic_id, number in cut.partitions())
+    found = [topic.partitions[number] for topic, number in named if topic is not None]
+    return (tuple(each.leader_epoch for each in found), *(each.replicas for each in found))
+
+
 def _require_kept(state: ClusterState, sessions: BrokerSessions, cut: PinnedCut) -> None:
-    """Raises OFFSET_OUT_OF_RANGE when a replica has lost something, REQUEST_TIMED_OUT while one is
-    missing."""
+    """Raises OFFSET_OUT_OF_RANGE when a replica has lost something, REQUEST_TIMED_OUT while a report is
+    missing that is new enough."""
+    pins = [each.pin_id for each in state.pinned_cuts.values()]
+    since = sessions.unchanged_since(cut.pin_id, leaderships(state, cut), state.index, pins)
     missing = []
     for node_id in sorted(nodes_to_confirm(state, cut)):
         session = sessions.by_id.get(node_id)
         lost = None if session is None else session.pins.get(cut.pin_id)
         if lost:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"broker {node_id}: {lost}")
-        if lost is None:
+        if session is None or lost is None or session.pins_index < since:
             missing.append(node_id)
     if missing:
         message = f"brokers {missing} have not reported that their replicas keep the cut {cut.name!r}"

@@ -160,6 +160,7 @@ class ControllerPlanner:
             return Plan()  # a later heartbeat came first: this one is out of date
         session.heartbeat_number = request.number
         session.pins = {each.pin_id: each.lost for each in request.pins}
+        session.pins_index = request.applied_index
         reached_by = [(life.node_id, life.broker_epoch) for life in request.reached_by.lives]
         self.sessions.reachability.report(
             broker.node_id, broker.broker_epoch, reached_by if request.HasField("reached_by") else None

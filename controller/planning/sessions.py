@@ -23,6 +23,9 @@ from dataclasses import dataclass, field
 from ..state.model import BrokerState
 from .reachability import Reachability
 
+Leaderships = tuple[tuple[int, ...], ...]
+"""Of some partitions: the leader epoch of each, then the replicas of each."""
+
 
 @dataclass(slots=True)
 class Session:
@@ -35,12 +38,13 @@ class Session:
     fencing: bool = False  # the fencing of the broker is planned, and perhaps not applied yet
     heartbeat_number: int = 0  # of the newest heartbeat
     pins: dict[str, str] = field(default_factory=dict)  # pin id -> what is lost of it here; empty: nothing
+    pins_index: int = 0  # `pins` was true when the broker had applied the metadata up to here
 
 
 class BrokerSessions:
     """The sessions of one leadership, with what else the brokers report in it."""
 
-    __slots__ = ("_isr_attempts", "_last_tick", "began_at", "by_id", "reachability")
+    __slots__ = ("_isr_attempts", "_last_tick", "_leaderships", "began_at", "by_id", "reachability")
 
     def __init__(self, brokers: Iterable[BrokerState], now: float) -> None:
         self.by_id = {broker.node_id: Session(broker.broker_epoch, now) for broker in brokers}
@@ -48,6 +52,8 @@ class BrokerSessions:
         self.began_at = self._last_tick = now
         # Of each broker: its epoch, and its last attempt at ISR changes.  Outlives the session.
         self._isr_attempts: dict[int, tuple[int, int]] = {}
+        # Of each pin: its leaderships, and the newest entry when they were first found to be these.
+        self._leaderships: dict[str, tuple[Leaderships, int]] = {}
 
     # ---- one session ---------------------------------------------------------------------------------------
 
@@ -100,6 +106,15 @@ class BrokerSessions:
             return False
         self._isr_attempts[broker.node_id] = this
         return True
+
+    def unchanged_since(self, pin_id: str, now: Leaderships, index: int, pins: Iterable[str]) -> int:
+        """The leaderships of what a pin names are `now` at entry `index`: an entry from which on they have
+        been these.  Those of pins other than `pins` are forgotten."""
+        kept = self._leaderships
+        self._leaderships = {each: kept[each] for each in pins if each in kept}
+        before, since = self._leaderships.get(pin_id, ((), index))
+        self._leaderships[pin_id] = now, since if before == now else index
+        return self._leaderships[pin_id][1]
 
     # ---- time ----------------------------------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ def planned(
     sessions = BrokerSessions(state.brokers.values(), 0.0)
     for node_id, lost in reports.items():
         sessions.by_id[node_id].pins["a"] = lost
+        sessions.by_id[node_id].pins_index = state.index
     return plan_pinned_cut(state, sessions, request, MAX_MS, now_ms, applied_before=False)
 
 
@@ -245,6 +246,59 @@ def test_a_pin_is_confirmed_when_every_broker_with_a_replica_keeps_it(applier: A
     assert confirm(applier.state, {}).operations, "it is confirmed already"
 
 
+def moved(state: ClusterState, **changes: Any) -> pb.Operation:
+    partition = state.topics["t"].partitions[0]
+    change = pb.PartitionChange(partition=0, expected_partition_epoch=partition.partition_epoch, **changes)
+    topic = pb.TopicPartitionChanges(topic_id=TOPIC_ID.bytes, partitions=[change])
+    return pb.Operation(change_partitions=pb.ChangePartitions(topics=[topic]))
+
+
+BEGUN_ANEW: dict[str, dict[str, Any]] = {
+    "another leader": {"leader": 2, "last_known_leader": 2, "isr": (1, 2, 3)},
+    "other replicas": {"replicas": (1, 2, 3, 4), "isr": (1, 2, 3), "leader": 1, "last_known_leader": 1},
+}
+
+
+@pytest.mark.parametrize("case", BEGUN_ANEW)
+def test_reports_from_before_another_leadership_do_not_count(applier: Applier, case: str) -> None:
+    applier.broker(4)
+    applier(operation(pin=[record()]))
+    state, sessions = applier.state, BrokerSessions(applier.state.brokers.values(), 0.0)
+    request = rpc.ChangePinnedCutRequest(confirm="a", retention_ms=MAX_MS)
+
+    def report(*node_ids: int) -> None:
+        for node_id in node_ids:
+            sessions.by_id[node_id].pins, sessions.by_id[node_id].pins_index = {"a": ""}, state.index
+
+    def missing() -> str:
+        try:
+            assert plan_pinned_cut(state, sessions, request, MAX_MS, 1, applied_before=False).operations
+        except KafkaError as error:
+            assert error.code is ErrorCode.REQUEST_TIMED_OUT
+            return error.message
+        return ""
+
+    report(1, 2)
+    assert "brokers [3] " in missing()
+    applier.topic("other")
+    report(3)
+    assert missing() == "", "the leadership is as it was"
+    assert applier(moved(state, **BEGUN_ANEW[case])).ok
+    assert "brokers [1, 2, 3" in missing()
+    report(2, 3, 4)
+    assert "brokers [1] " in missing()
+    report(1)
+    assert missing() == ""
+
+
+def test_the_leaderships_of_pins_that_are_gone_are_forgotten() -> None:
+    sessions = BrokerSessions([], 0.0)
+    assert sessions.unchanged_since("a", ((1,), (2,)), 5, ["a"]) == 5
+    assert sessions.unchanged_since("a", ((1,), (2,)), 6, ["a"]) == 5
+    assert sessions.unchanged_since("b", (), 7, ["b"]) == 7, "also when it names nothing"
+    assert sessions.unchanged_since("a", ((1,), (2,)), 8, ["a", "b"]) == 8
+
+
 def test_a_cut_of_a_topic_that_is_gone_is_not_confirmed(applier: Applier) -> None:
     applier(operation(pin=[record()]), pb.Operation(delete_topic=pb.DeleteTopic(topic_id=TOPIC_ID.bytes)))
     with pytest.raises(KafkaError) as raised:
@@ -258,7 +312,10 @@ def test_a_heartbeat_says_which_pins_its_broker_keeps() -> None:
     session = controller.planner.sessions.by_id[1]
     controller.beat(1, number=5, pins=[rpc.PinReport(pin_id="a"), rpc.PinReport(pin_id="b", lost="all")])
     assert session.pins == {"a": "", "b": "all"}
-    controller.beat(1, number=4)
+    said_at = session.pins_index
+    assert said_at == controller.state.index
+    controller.beat(1, number=4, applied_index=said_at + 1)
+    assert session.pins_index == said_at
     assert session.pins, "an earlier heartbeat that comes late says nothing new"
     controller.beat(1, number=6)
     assert session.pins == {}

@@ -28,7 +28,8 @@ from tidegate.node.metadata_application import MetadataApplication
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import cuts_pb2 as pb
 from tidegate.proto import metadata_pb2
-from tidegate.replication.replica.replica import Role
+from tidegate.replication.partition.follower import Append
+from tidegate.replication.replica.replica import Replica, Role
 from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.storage.topic_config import CleanupPolicy
@@ -62,16 +63,27 @@ class SimNode:
         self.replica: Any = SimpleNamespace(log=self.log, topic_id=TOPIC_ID, role=Role.FOLLOWER)
         self.pinning = CutPinning(self, cast(Any, world), world.clock, world.take)
         hosted = SimpleNamespace(get=lambda _key: self.replica)
-        self.application: Any = SimpleNamespace(
-            _cluster=self, _reports={}, _replicas=SimpleNamespace(hosted=hosted)
-        )
+        self.application: Any = SimpleNamespace(_cluster=self, _replicas=SimpleNamespace(hosted=hosted))
 
     def heartbeat(self) -> None:
         """As it is now, once it arrives."""
         if self.is_there:
-            reports = MetadataApplication.pin_reports(self.application)
+            said = MetadataApplication.pin_reports(self.application), self.state.index
             session = self.world.sessions.by_id[self.node_id]
-            self.world.clock.call_later(self.world.random.random(), lambda: setattr(session, "pins", reports))
+
+            def arrives() -> None:
+                session.pins, session.pins_index = said
+
+            self.world.clock.call_later(self.world.random.random(), arrives)
+
+    def kill(self) -> None:
+        """And starts it again, before the thread that removes files has done anything."""
+        end = self.log.high_watermark
+        self.log = self.replica.log = Log.open(
+            self.disk, self.log.directory, topic="t", partition=0, config=COMPACTED,
+            clean=False, recovery_point=0, high_watermark=end,
+        )  # fmt: skip
+        self.world.register(self.node_id)
 
     def apply_next(self) -> None:
         if self.applied < len(self.world.entries):
@@ -113,10 +125,7 @@ class World:
         features = [metadata_pb2.Feature(name="tidegate.metadata.version", level=PINNED_CUTS_LEVEL)]
         self.propose(bootstrap=metadata_pb2.Bootstrap(cluster_id="c", features=features))
         for node_id in NODES:
-            register = metadata_pb2.RegisterBroker(node_id=node_id, incarnation="i", expected_broker_epoch=-1)
-            self.propose(register_broker=register)
-            epoch = self.truth.brokers[node_id].broker_epoch
-            self.propose(unfence_broker=metadata_pb2.UnfenceBroker(node_id=node_id, broker_epoch=epoch))
+            self.register(node_id)
         place = metadata_pb2.NewPartition(replicas=NODES, isr=NODES)
         creation = metadata_pb2.CreateTopic(topic_id=TOPIC_ID.bytes, name="t", partitions=[place])
         self.propose(create_topic=creation)
@@ -132,11 +141,28 @@ class World:
         assert result.ok, result
         self.entries.append(command)
 
-    def elect(self, leader: int) -> None:
+    def register(self, node_id: int) -> None:
+        """A process of the node starts: what the former one has said does not count any more."""
+        former = self.truth.brokers.get(node_id)
+        if former is not None:
+            epoch = former.broker_epoch
+            self.propose(fence_broker=metadata_pb2.FenceBroker(node_id=node_id, broker_epoch=epoch))
+            self.sessions.unregistered(node_id)
+        register = metadata_pb2.RegisterBroker(
+            node_id=node_id, incarnation=str(self.truth.index),
+            expected_broker_epoch=-1 if former is None else former.broker_epoch,
+        )  # fmt: skip
+        self.propose(register_broker=register)
+        epoch = self.truth.brokers[node_id].broker_epoch
+        self.propose(unfence_broker=metadata_pb2.UnfenceBroker(node_id=node_id, broker_epoch=epoch))
+        if former is not None:
+            self.sessions.registered(self.truth.brokers[node_id], 0.0)
+
+    def elect(self, leader: int, isr: Sequence[int] = NODES, replicas: Sequence[int] = NODES) -> None:
         partition = self.truth.topics["t"].partitions[0]
         change = metadata_pb2.PartitionChange(
-            partition=0, expected_partition_epoch=partition.partition_epoch, leader=leader, isr=NODES,
-            last_known_leader=leader,
+            partition=0, expected_partition_epoch=partition.partition_epoch, leader=leader, isr=isr,
+            replicas=replicas, last_known_leader=leader,
         )  # fmt: skip
         topic = metadata_pb2.TopicPartitionChanges(topic_id=TOPIC_ID.bytes, partitions=[change])
         self.propose(change_partitions=metadata_pb2.ChangePartitions(topics=[topic]))
@@ -460,6 +486,90 @@ def test_a_pin_that_cannot_be_confirmed_or_taken_back_stays_unconfirmed(loop: Vi
     left = world.truth.pinned_cuts.values()
     assert not any(each.is_confirmed for each in left)
     assert len(left) == (kind == "unpin")
+
+
+# ---- a leader that has not applied the pin -----------------------------------------------------------------
+
+
+def killed(world: World) -> None:
+    """It comes back with the log start that was noted."""
+    world.elect(2, isr=(2, 3))
+    world.nodes[1].kill()
+
+
+def removed(world: World) -> None:
+    """Nothing is known of it any more."""
+    world.nodes[1].is_there = False
+    world.elect(2, isr=(2, 3), replicas=(2, 3))
+
+
+async def pinned_while_an_ignorant_leader_deletes(world: World, its_end: Callable[[World], None]) -> None:
+    """Nodes 2 and 3 say that they keep the pin, then they follow the log start of node 1, which leads and
+    has not applied it.  Then that one ends."""
+    cut = world.cut()
+    followers, leader = (world.nodes[2], world.nodes[3]), world.nodes[1]
+    leader.lag_s = 1.0
+    leader.log.local.removals.hooks = cast(Any, SimpleNamespace(in_background=lambda work, done: True))
+    leader.is_there = False
+    pinned = asyncio.ensure_future(pin(world, cut, at=2))
+    try:
+        while not all(world.sessions.by_id[node.node_id].pins for node in followers):
+            await world.clock.sleep(0.01)
+        for node in followers:
+            node.is_there = False
+        leader.log.advance_log_start(20)
+        for node in followers:
+            replica = cast(Any, SimpleNamespace(log=node.log))
+            Replica.carry_out(replica, Append(b"", node.log.high_watermark, leader.log.log_start_offset))
+        leader.is_there, leader.lag_s = True, 0.0
+        its_end(world)
+        await world.clock.sleep(3.0)
+        for node in followers:  # their next heartbeats
+            node.is_there = True
+        with pytest.raises(KafkaError) as raised:
+            await pinned
+        assert raised.value.code is pinning.LOST
+    finally:
+        pinned.cancel()
+
+
+@pytest.mark.parametrize("its_end", [killed, removed])
+def test_what_a_leader_without_the_pin_deletes_counts_also_when_the_leader_is_gone(
+    loop: VirtualLoop, its_end: Callable[[World], None]
+) -> None:
+    world = World(loop)
+    world.write(60)
+    run(loop, world, pinned_while_an_ignorant_leader_deletes(world, its_end))
+    assert world.truth.pinned_cuts == {}
+
+
+@pytest.mark.parametrize("its_end", [killed, removed])
+def test_ablation_a_report_that_is_older_than_the_leadership_is_found(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, its_end: Callable[[World], None]
+) -> None:
+    monkeypatch.setattr(BrokerSessions, "unchanged_since", lambda *_: 0)
+    world = World(loop)
+    world.write(60)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        run(loop, world, pinned_while_an_ignorant_leader_deletes(world, its_end))
+
+
+@pytest.mark.parametrize("its_end", [killed, removed])
+def test_ablation_a_log_that_is_not_judged_anew_is_found(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch, its_end: Callable[[World], None]
+) -> None:
+    judge, judged = MetadataApplication.pin_reports, dict[int, dict[str, str]]()
+
+    def once(self: Any) -> dict[str, str]:
+        known = judged.setdefault(id(self), {})
+        known.update({key: lost for key, lost in judge(self).items() if key not in known})
+        return dict(known)
+
+    monkeypatch.setattr(MetadataApplication, "pin_reports", once)
+    world = World(loop)
+    world.write(60)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        run(loop, world, pinned_while_an_ignorant_leader_deletes(world, its_end))
 
 
 def test_a_topic_that_is_deleted_meanwhile_fails_the_pin(loop: VirtualLoop) -> None:

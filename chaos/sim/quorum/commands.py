@@ -308,7 +308,8 @@ class Commands:
                 request.unpin = known
         now_ms = random.randrange(9)
         for node_id in state.brokers:  # all of them have reported in their heartbeats
-            planner.sessions.by_id[node_id].pins[known] = ""
+            session = planner.sessions.by_id[node_id]
+            session.pins[known], session.pins_index = "", state.index
         return plan_pinned_cut(
             state, planner.sessions, request, CUT_RETENTION_MS_MAX, now_ms, applied_before=False
         ).operations
