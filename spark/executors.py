@@ -7,8 +7,9 @@ open them, and that checks first that executor and driver have the same version 
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
+
+from pyspark import cloudpickle
 
 from .. import __version__
 
@@ -49,4 +50,6 @@ class SentToExecutors:
 
     def __reduce__(self) -> tuple[Opener, tuple[str, str, bytes]]:
         package = __name__.partition(".")[0]
-        return _opened, (package, __version__, pickle.dumps((type(self), self.__dict__)))
+        # by which also a class of a user's program, made from one of these, travels by value
+        by_value: Callable[[object], bytes] = cloudpickle.dumps
+        return _opened, (package, __version__, by_value((type(self), self.__dict__)))

@@ -49,6 +49,16 @@ def test_an_executor_without_the_package_names_it_and_the_remedy(
     assert error.value.__context__ is None
 
 
+def test_a_source_of_a_users_program_travels_by_value() -> None:
+    """As in a notebook, whose classes an executor cannot import."""
+
+    class Own(TidegateSource):
+        limit = 7
+
+    arrived = pickle.loads(cloudpickle.dumps(Own(READ)))
+    assert (type(arrived).__name__, arrived.limit, state(arrived)) == ("Own", 7, state(Own(READ)))
+
+
 def test_an_executor_without_a_dependency_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = cloudpickle.dumps(SENT[1])
     monkeypatch.delitem(sys.modules, "tidegate.spark.source")
