@@ -126,6 +126,7 @@ class Parts:
     moves: ReplicaMoves
     peers: Peers
     cut_taker: CutTaker
+    cut_pinning: CutPinning
     cut_service: CutService
     grpc: grpc.aio.Server
     access: GrpcAccess
@@ -214,6 +215,7 @@ def assemble(
         cluster, joined.controller, _peers(foundation, cluster, "cuts"), coordinators.cut_shards, clock,
         cut_metrics,
     )  # fmt: skip
+    cut_pinning = CutPinning(cluster, joined.controller, clock, cut_taker.take)
     return Parts(
         broker=broker,
         metadata=joined.metadata,
@@ -242,9 +244,10 @@ def assemble(
         moves=moves,
         peers=coordinators.peers,
         cut_taker=cut_taker,
+        cut_pinning=cut_pinning,
         cut_service=CutService(
             cut_taker,
-            _pinned_cuts(cluster, joined.controller, cut_taker, admission.access, clock),
+            PinnedCutCalls(cluster, cut_pinning, admission.access, joined.controller.read_barrier),
             admission.access,
         ),
         grpc=_grpc_server(foundation, admission.access),
@@ -267,13 +270,6 @@ def assemble(
         key_set=admission.key_set,
         renewal=CertificateRenewal(admission.renewables, clock, foundation.fail_stop),
     )
-
-
-def _pinned_cuts(
-    cluster: ClusterView, controller: ControllerClient, taker: CutTaker, access: GrpcAccess, clock: Clock
-) -> PinnedCutCalls:
-    pinning = CutPinning(cluster, controller, clock, taker.take)
-    return PinnedCutCalls(cluster, pinning, access, controller.read_barrier)
 
 
 # ---- the cluster -------------------------------------------------------------------------------------------

@@ -252,6 +252,7 @@ class Node:
             Part("transactions", ("controller", "peers", "replicas", "lifecycle", "groups"),
                  broker.transactions.stop, bound, broker.transactions.start),
             Part("cut_taker", ("controller", "metadata", "replicas", "transactions"), parts.cut_taker.stop),
+            Part("cut_pinning", ("controller", "metadata", "cut_taker"), parts.cut_pinning.stop),
             Part("moves", ("directory",), parts.moves.stop, serving, parts.moves.start),
             Part("audit", (), broker.audit.close),
             Part("listener",

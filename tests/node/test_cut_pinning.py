@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -121,6 +122,7 @@ class World:
         self.random, self.clock = Random(seed), cast(Any, VirtualClock(loop, Random(seed)))
         self.truth, self.entries = ClusterState(), list[bytes]()
         self.refuses: dict[str, ErrorCode] = {}
+        self.refused: list[str] = []
         self.count = 0
         features = [metadata_pb2.Feature(name="tidegate.metadata.version", level=PINNED_CUTS_LEVEL)]
         self.propose(bootstrap=metadata_pb2.Bootstrap(cluster_id="c", features=features))
@@ -178,7 +180,8 @@ class World:
     ) -> rpc.ChangePinnedCutReply:
         kind = str(request.WhichOneof("kind"))
         if kind in self.refuses:
-            raise KafkaError(self.refuses[kind], f"no {kind}")
+            self.refused.append(kind)
+            raise KafkaError(self.refuses[kind], f"no {kind}, {len(self.refused)}")
         deadline_s = self.clock.monotonic() + timeout_s
         while True:
             try:
@@ -462,10 +465,186 @@ def test_a_cut_is_taken_anew_only_for_what_is_lost_and_only_in_time(loop: Virtua
     new = world.nodes[1].pinning.pin_new
     assert error_of(loop, world, new("nightly", ["t"], 5000, 3.0)).code is pinning.LOST
     assert 4 <= len(taken) <= 7
+    pauses = [later - earlier for earlier, later in pairwise(taken)]
+    assert pauses[-1] > pauses[0] + 0.2, "the pauses grow"
     taken.clear()
     world.refuses = {"pin": ErrorCode.POLICY_VIOLATION}
     assert error_of(loop, world, new("nightly", ["t"], 5000, 3.0)).code is ErrorCode.POLICY_VIOLATION
     assert len(taken) == 1
+
+
+def test_a_loss_that_a_newer_cut_has_too_ends_the_attempts_with_what_to_do(loop: VirtualLoop) -> None:
+    """Here the log of one replica starts later than that of the leader."""
+    world = World(loop)
+    world.write(20)
+    world.nodes[3].log.advance_log_start(10)
+    entries = len(world.entries)
+    error = error_of(loop, world, world.nodes[1].pinning.pin_new("nightly", ["t"], 5000, 40.0))
+    assert error.code is pinning.LOST
+    assert error.message == (
+        "broker 3: t-0 starts at 10 by now, the cut at 0; a newer cut has the same problem: pin one when the "
+        "transactions that are open in the topics have ended, and all replicas are in sync"
+    )
+    assert len(world.entries) == entries + 4, "two pins, each taken back"
+    assert loop.time() < 8.0
+
+
+# ---- taking back -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["pin", "confirm"])
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_a_client_that_goes_away_leaves_no_pin_behind(loop: VirtualLoop, step: str, is_applied: bool) -> None:
+    """Its call is cancelled before or after the controller has carried out a step, which nobody answers."""
+    world = World(loop)
+    world.write(10)
+    ask = world.change_pinned_cut
+
+    async def unanswered(request: rpc.ChangePinnedCutRequest, timeout_s: float = 30.0) -> Any:
+        is_step = request.WhichOneof("kind") == step
+        reply = await ask(request, timeout_s) if is_applied or not is_step else None
+        if is_step:
+            await world.clock.sleep(1000.0)
+        return reply
+
+    async def work() -> None:
+        node = world.nodes[1]
+        node.pinning._controller = cast(Any, SimpleNamespace(change_pinned_cut=unanswered))
+        asked = asyncio.ensure_future(pin(world))
+        await world.clock.sleep(5.0)
+        left = [each.is_confirmed for each in world.truth.pinned_cuts.values()]
+        assert left == (
+            [] if (step, is_applied) == ("pin", False) else [(step, is_applied) == ("confirm", True)]
+        )
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await world.clock.sleep(0.2)
+        assert world.truth.pinned_cuts == {}
+        assert not node.pinning._taking_back
+        node.pinning._controller = cast(Any, world)
+        assert (await pin(world)).is_confirmed, "the name is free"
+
+    run(loop, world, work())
+
+
+def test_a_pin_whose_first_step_has_no_answer_is_taken_back(loop: VirtualLoop) -> None:
+    world = World(loop)
+    world.write(5)
+    ask = world.change_pinned_cut
+
+    async def unanswered(request: rpc.ChangePinnedCutRequest, timeout_s: float = 30.0) -> Any:
+        reply = await ask(request, timeout_s)
+        if request.WhichOneof("kind") == "pin":
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "its outcome is unknown")
+        return reply
+
+    world.nodes[1].pinning._controller = cast(Any, SimpleNamespace(change_pinned_cut=unanswered))
+    error = error_of(loop, world, pin(world))
+    assert (error.code, error.message) == (ErrorCode.REQUEST_TIMED_OUT, "its outcome is unknown")
+    assert world.truth.pinned_cuts == {}
+
+
+def test_a_pin_that_the_controller_refuses_is_not_taken_back(loop: VirtualLoop) -> None:
+    """Nothing stands, and each entry of the log costs the cluster."""
+    world = World(loop)
+    world.write(5)
+    run(loop, world, pin(world))
+    entries = len(world.entries)
+    assert error_of(loop, world, pin(world, at=2)).code is ErrorCode.DUPLICATE_RESOURCE
+    assert len(world.entries) == entries
+    assert [each.is_confirmed for each in world.truth.pinned_cuts.values()] == [True]
+
+
+def test_a_pin_that_may_be_confirmed_is_taken_back_until_it_is_gone(loop: VirtualLoop) -> None:
+    """The client has its answer meanwhile: before its own deadline, and with the cause."""
+    world = World(loop)
+    world.write(5)
+    world.nodes[1].lag_s = 1000.0
+    for node in world.nodes.values():
+        node.heartbeat = lambda: None
+    for session in world.sessions.by_id.values():
+        session.pins, session.pins_index = cast(Any, SimpleNamespace(get=lambda _pin_id: "")), 10**6
+    world.refuses = {"unpin": ErrorCode.REQUEST_TIMED_OUT}
+
+    async def work() -> None:
+        with pytest.raises(KafkaError, match="this node does not get the metadata"):
+            await world.nodes[1].pinning.pin("nightly", world.cut(), 100_000, 2.0)
+        assert 5.0 <= loop.time() <= 5.0 + 2 * pinning.TAKEN_BACK_S
+        assert [each.is_confirmed for each in world.truth.pinned_cuts.values()] == [True]
+        await world.clock.sleep(40.0)
+        assert 3 < len(world.refused) < 10, "with growing pauses"
+        world.refuses = {}
+        await world.clock.sleep(40.0)
+        assert world.truth.pinned_cuts == {}
+        assert not world.nodes[1].pinning._taking_back
+
+    run(loop, world, work())
+
+
+@pytest.mark.parametrize(("kind", "attempts"), [("pin", 1), ("confirm", 4)])
+def test_a_pin_that_has_expired_is_not_taken_back_any_more(
+    loop: VirtualLoop, kind: str, attempts: int
+) -> None:
+    """One that was never to be confirmed expires within a minute, another one after its 5 s."""
+    world = World(loop)
+    world.write(5)
+    world.refuses = dict.fromkeys((kind, "unpin"), ErrorCode.REQUEST_TIMED_OUT)
+
+    async def work() -> None:
+        with pytest.raises(KafkaError):
+            await pin(world, timeout_s=1.0)
+        await world.clock.sleep(100.0)
+        assert world.refused.count("unpin") == attempts
+        assert not world.nodes[1].pinning._taking_back
+
+    run(loop, world, work())
+
+
+def test_pins_that_are_still_being_taken_back_are_bounded(
+    loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pinning, "TAKING_BACK_MAX", 2)
+    world = World(loop)
+    world.write(5)
+    world.refuses = {"confirm": ErrorCode.REQUEST_TIMED_OUT, "unpin": ErrorCode.REQUEST_TIMED_OUT}
+
+    async def work() -> None:
+        codes = []
+        for name in ("a", "b", "c"):
+            with pytest.raises(KafkaError) as raised:
+                await world.nodes[1].pinning.pin(name, world.cut(), 100_000, 1.0)
+            codes.append(raised.value.code)
+        assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 2 + [ErrorCode.THROTTLING_QUOTA_EXCEEDED]
+        assert world.truth.pinned_cuts.keys() == {"a", "b"}
+        world.refuses = {}
+        await world.clock.sleep(100.0)
+        assert (await pin(world)).is_confirmed
+        await world.nodes[1].pinning.stop()
+
+    run(loop, world, work())
+
+
+def test_a_node_that_stops_takes_nothing_back_any_more(loop: VirtualLoop) -> None:
+    world = World(loop)
+    world.write(5)
+    world.refuses = {"confirm": ErrorCode.REQUEST_TIMED_OUT, "unpin": ErrorCode.REQUEST_TIMED_OUT}
+
+    async def work() -> None:
+        node = world.nodes[1].pinning
+        with pytest.raises(KafkaError):
+            await pin(world, timeout_s=1.0)
+        assert node._taking_back
+        await node.stop()
+        await world.clock.sleep(0)
+        assert not node._taking_back
+        count = len(world.refused)
+        with pytest.raises(KafkaError):
+            await node.pin("other", world.cut(), 5000, 1.0)
+        await world.clock.sleep(10.0)
+        assert world.refused[count:] == ["confirm"]
+
+    run(loop, world, work())
 
 
 def test_a_node_reports_of_its_own_replicas_alone(loop: VirtualLoop) -> None:
