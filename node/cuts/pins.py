@@ -77,10 +77,15 @@ def report(state: ClusterState, node_id: int, cut: PinnedCut, find_replica: Find
                 return False, ""
             if (pin := _pin(cut, kept)) is None:
                 continue
-            problem = replica.log.pin_problem(pin)
+            log = replica.log
+            problem = log.pin_problem(pin)
+            if problem is None and replica.role is Role.LEADER and pin.end > log.log_end_offset:
+                problem = f"{log.name} ends at {log.log_end_offset}, the cut at {pin.end}: it is no cut of it"
             if problem is not None:
                 return True, problem
-            if pin not in replica.log.pins or not replica.log.local.replacements.is_over:
+            if replica.role is Role.LEADER and pin.end > log.high_watermark:
+                return False, ""  # records above it may go
+            if pin not in log.pins or not log.local.replacements.is_over:
                 return False, ""
     return True, ""
 

@@ -489,6 +489,43 @@ def test_a_loss_that_a_newer_cut_has_too_ends_the_attempts_with_what_to_do(loop:
     assert loop.time() < 8.0
 
 
+def test_a_cut_that_ends_above_the_log_of_its_leader_is_refused(loop: VirtualLoop) -> None:
+    """A follower may not have all of it yet."""
+    world = World(loop)
+    world.write(5)
+    cut = world.cut()
+    cut.topics[0].partitions[0].end = 6
+    assert run(loop, world, world.nodes[1].pinning.pin("followers", cut, 5000, 10.0)).is_confirmed
+    world.leader.replica.role = Role.LEADER
+    error = error_of(loop, world, pin(world, cut))
+    assert (error.code, error.message) == (
+        pinning.LOST, "broker 1: t-0 ends at 5, the cut at 6: it is no cut of it"
+    )  # fmt: skip
+    assert world.truth.pinned_cuts.keys() == {"followers"}
+
+
+def test_a_cut_is_confirmed_when_its_leader_knows_that_all_of_it_is_committed(loop: VirtualLoop) -> None:
+    """A leader that was elected after the cut may not know it at once."""
+    world = World(loop)
+    world.write(5)
+    leader = world.leader
+    leader.replica.role = Role.LEADER
+    data = bytearray(encode_batch([NewRecord(b"key", b"value", (), NOW_MS)]))
+    leader.log.append_leader(data, leader_epoch=0, origin=AppendOrigin.CLIENT, now_ms=NOW_MS)
+    leader.log.flush_now()
+    cut = world.cut()
+    cut.topics[0].partitions[0].end = 6
+
+    async def work() -> None:
+        asked = asyncio.ensure_future(pin(world, cut))
+        await world.clock.sleep(5.0)
+        assert not asked.done()
+        leader.log.set_high_watermark(6)
+        assert (await asked).is_confirmed
+
+    run(loop, world, work())
+
+
 # ---- taking back -------------------------------------------------------------------------------------------
 
 
