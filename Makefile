@@ -53,7 +53,7 @@ rolling-upgrade: install ## roll a cluster under load from an older version (out
 quotas: install ## hold a producer and a reader to their quotas for more than a minute each, beside another client
 	$(BIN)/python -m pytest tests/quotas -s
 
-spark-programs: install ## run the programs of docs/spark.md as they stand, each with a Spark of its own, Spark's SQL, and executors of their own (minutes)
+spark-programs: install ## run the programs of docs/spark.md as they stand, each with a Spark of its own, Spark's SQL, and executors of their own (Maven; minutes)
 	$(BIN)/python -m pytest tests/spark_programs
 
 exactly-once: install ## kill and lose at each step of Spark's writes, 200 times, and through Spark's own connector (Maven; half an hour or more)

@@ -34,10 +34,10 @@ CONNECTOR = "4.2.0"
 JARS = (
     "spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2",
 )  # fmt: skip
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>bench</groupId><artifactId>bench</artifactId><version>1</version><dependencies><dependency>
-<groupId>org.apache.spark</groupId><artifactId>spark-sql-kafka-0-10_2.13</artifactId>
-<version>{CONNECTOR}</version></dependency></dependencies></project>
+<groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+</dependency></dependencies></project>
 """
 PARTITIONS = 4
 TRIGGER_RECORDS = 10_000
@@ -49,14 +49,21 @@ SOURCES = ("tidegate", "kafka")
 
 def jars(given: Path | None) -> list[Path]:
     """The connector and what it needs beside Spark."""
-    folder = given or default_cache() / f"spark-sql-kafka-{CONNECTOR}"
+    folder = given or fetched("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR)
+    return [path for name in JARS for path in folder.glob(f"{name}-*.jar")]
+
+
+def fetched(group: str, artifact: str, version: str) -> Path:
+    """The folder of its jars and of those that it needs, from Maven or from an earlier run."""
+    folder = default_cache() / f"{artifact}-{version}"
     if not folder.is_dir():
         with tempfile.TemporaryDirectory() as place:
-            (Path(place) / "pom.xml").write_text(POM)
+            pom = POM.format(group=group, artifact=artifact, version=version)
+            (Path(place) / "pom.xml").write_text(pom)
             command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"]
             subprocess.run([*command, "-DincludeScope=runtime"], cwd=place, check=True)
             shutil.copytree(Path(place) / "libs", folder)
-    return [path for name in JARS for path in folder.glob(f"{name}-*.jar")]
+    return folder
 
 
 class Bench:

@@ -4,11 +4,12 @@ chapters T and O)."""
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,12 @@ async def committed(bootstrap: str, topic: str, count: int = 0) -> list[tuple[st
             await asyncio.sleep(0.02)
 
 
-def run(name: str, *arguments: str, timeout_s: float = 120) -> str:
+def run(
+    name: str, *arguments: str, timeout_s: float = 120, environment: Mapping[str, str] | None = None
+) -> str:
     command = [sys.executable, str(DOCS / "examples" / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    given = os.environ | dict(environment or {})
+    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -7,9 +7,13 @@ import base64
 import io
 import json
 import re
+import shutil
 import struct
+import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,9 @@ from tidegate.client.blocking import Admin, Consumer, Producer
 from tidegate.tests.docs import test_examples
 from tidegate.tests.docs.test_examples import DOCS, EXAMPLES
 
+from bench.kafka_peer import default_cache
+from bench.spark_streams import fetched
+
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.cluster,
@@ -30,6 +37,9 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
+PYSPARK_FOR_DELTA = "4.2.1"
+DELTA = ("delta-spark_4.2_2.13", "4.4.0")
+DELTA_JARS = ("delta", "unitycatalog", "jts-core")  # Spark has the others that it needs
 START_MS = 1_700_000_040_000  # a whole minute
 AVRO = {
     "type": "record",
@@ -38,9 +48,11 @@ AVRO = {
 }
 
 
-def run(name: str, *arguments: str) -> str:
+def run(
+    name: str, *arguments: str, timeout_s: float = 240, environment: Mapping[str, str] | None = None
+) -> str:
     """Starts a Spark of its own, which takes long on a busy machine."""
-    return test_examples.run(name, *arguments, timeout_s=240)
+    return test_examples.run(name, *arguments, timeout_s=timeout_s, environment=environment)
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +150,60 @@ def test_a_snapshot_of_five_topics_has_each_transaction_whole_or_not_at_all(
     assert len(amounts) == 40
     assert sum(amounts) == 0
     assert json.loads((tmp_path / "cut.json").read_text())["topics"].keys() == set(topics)
+
+
+@pytest.fixture
+def spark_for_delta() -> dict[str, str]:
+    """The environment in which Python finds Delta, and the PySpark that it is for."""
+    folder = default_cache() / f"pyspark-{PYSPARK_FOR_DELTA}"
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory() as place:
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", place]
+            subprocess.run([*pip, f"pyspark=={PYSPARK_FOR_DELTA}"], check=True)
+            shutil.copytree(place, folder)
+    libraries = fetched("io.delta", *DELTA)
+    jars = [path for name in DELTA_JARS for path in libraries.glob(f"{name}-*.jar")]
+    return {
+        "PYTHONPATH": str(folder),
+        "SPARK_HOME": str(folder / "pyspark"),
+        "DELTA_JARS": ",".join(map(str, jars)),
+    }
+
+
+@pytest.mark.timeout(1500)
+def test_a_delta_table_has_each_record_once_however_often_the_program_runs(
+    node: LocalCluster, tmp_path: Path, spark_for_delta: dict[str, str]
+) -> None:
+    topics = ("debits", "credits")
+    create(node, *topics)
+
+    def rows() -> list[tuple[object, ...]]:
+        files = (tmp_path / "table").glob("*.parquet")  # the table only grows
+        tables = [pyarrow.parquet.read_table(file).to_pylist() for file in files]
+        return [(row["topic"], row["partition"], row["offset"]) for table in tables for row in table]
+
+    def added() -> str:
+        arguments = (node.bootstrap, str(tmp_path), *topics)
+        return run("spark_delta.py", *arguments, timeout_s=480, environment=spark_for_delta)
+
+    with (
+        Producer(node.bootstrap, transactional_id="late", transaction_timeout_ms=900_000) as late,
+        Producer(node.bootstrap, transactional_id="clerk") as clerk,
+    ):
+        late.begin()  # is open at the end of the first run, below records that are committed
+        for topic in topics:
+            late.send_and_wait(topic, b"1000", partition=0)
+        for number in range(20):
+            with clerk.transaction():
+                for topic in topics:
+                    clerk.send(topic, b"%d" % number, partition=0)
+        assert added() == "40 records added, 40 in the table\n"
+        late.commit()
+        with clerk.transaction():
+            clerk.send("debits", b"21", partition=1)
+        assert added() == "3 records added, 43 in the table\n"
+        assert added() == "0 records added, 43 in the table\n"
+    assert len(set(rows())) == len(rows()) == 43
 
 
 class Registry(BaseHTTPRequestHandler):
