@@ -29,6 +29,9 @@ ROWS_MAX: Final = 10_000
 take some numbers for each row."""
 MICROSECONDS: Final = 1_000
 BY_PARTITIONER: Final = -1
+ASCII_MAX: Final = 0x7F
+SHOWN_BYTES: Final = 40
+"""Of a name that is no text, in its error."""
 
 _BYTES: Final = (BinaryType, StringType)
 _TYPES: Final[Mapping[str, tuple[tuple[type[DataType], ...], str]]] = {
@@ -39,6 +42,7 @@ _TYPES: Final[Mapping[str, tuple[tuple[type[DataType], ...], str]]] = {
     "timestamp": ((TimestampType,), "timestamp"),
 }
 
+_HEADERS_OF_BYTES: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 _NOT_WRITTEN: Final = ("offset", "timestampType")
 
 
@@ -151,8 +155,10 @@ def _check(
         problems.append((row, f"column 'partition' is {given}: 0 or more, or null for the partitioner"))
     if (row := _first(timestamps_us < 0)) >= 0:
         problems.append((row, "column 'timestamp' is before 1970: a record cannot have that"))
-    if headers is not None and (row := _first_without_key(headers)) >= 0:
-        problems.append((row, "column 'headers' has a header without a key: each needs one"))
+    if topics is not None and (bad := _first_no_text(topics)):
+        problems.append(bad)
+    if headers is not None and (bad := _first_no_header(headers)):
+        problems.append(bad)
     if problems:
         raise RowError(min(problems, key=lambda problem: problem[0])[1])
 
@@ -162,13 +168,48 @@ def _first(holds: npt.NDArray[np.bool_]) -> int:
     return int(found[0]) if found.size else -1
 
 
-def _first_without_key(headers: pa.Array) -> int:
-    if not headers.values.flatten()[0].null_count:
-        return -1
-    for row, given in enumerate(headers.to_pylist()):
-        if any(each is None or each["key"] is None for each in given or ()):
-            return row
-    return -1
+def _first_no_text(topics: pa.Array) -> tuple[int, str] | None:
+    if _is_utf8(topics):
+        return None
+    for row, name in enumerate(_binary(topics).to_pylist()):
+        if name is not None and not _decodes(name):
+            return row, f"column 'topic' is {name[:SHOWN_BYTES]!r} in a row, which is no UTF-8"
+    return None
+
+
+def _first_no_header(headers: pa.Array) -> tuple[int, str] | None:
+    ends = _ends(headers)
+    names = headers.values.flatten()[0].slice(ends[0], ends[-1] - ends[0])
+    if not names.null_count and _is_utf8(names):
+        return None
+    for row, given in enumerate(headers.cast(_HEADERS_OF_BYTES).to_pylist()):
+        for each in given or ():
+            if each is None or each["key"] is None:
+                return row, "column 'headers' has a header without a key: each needs one"
+            if not _decodes(name := each["key"]):
+                return row, f"column 'headers' has the key {name[:SHOWN_BYTES]!r}, which is no UTF-8"
+    return None
+
+
+def _is_utf8(texts: pa.Array) -> bool:
+    """Spark's strings hold any bytes, for example of `cast(binary as string)`.  Most are ASCII: to look for a
+    larger byte takes a tenth of what Arrow's own check takes."""
+    first, last = _ends(texts)[[0, -1]]
+    if first == last or np.frombuffer(texts.buffers()[2], np.uint8)[first:last].max() <= ASCII_MAX:
+        return True
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _decodes(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _binary(column: pa.Array) -> pa.Array:

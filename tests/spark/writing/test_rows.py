@@ -127,6 +127,53 @@ def test_the_first_row_that_is_no_record_is_the_one_that_is_named() -> None:
             rows(None, value=pa.array([b"v"] * 4), partition=partitions, topic=pa.array(topics))
 
 
+def texts(names: list[bytes | None]) -> pa.Array:
+    """As Spark's `cast(binary as string)` makes them: of any bytes."""
+    column = pa.array(names, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(names), column.buffers())
+
+
+def with_headers(*names: bytes | None) -> pa.Array:
+    """One in each row."""
+    entries = pa.StructArray.from_arrays(
+        [texts(list(names)), pa.array([b"1"] * len(names))], names=["key", "value"]
+    )
+    return pa.ListArray.from_arrays(pa.array(range(len(names) + 1), pa.int32()), entries).cast(
+        ARROW_HEADERS_TYPE
+    )
+
+
+@pytest.mark.parametrize("bad", [b"\xff", b"a\xffb", b"\xc3", b"\xed\xa0\x80", b"x" * 100 + b"\xff"])
+def test_a_name_that_is_no_utf8_is_refused_before_it_is_sent(bad: bytes) -> None:
+    """The broker looks into the first and the last record of a batch in full; consumers read all."""
+    value, good = pa.array([b"v"] * 3), "é".encode()
+    with pytest.raises(RowError, match=r"column 'headers' has the key .* no UTF-8") as found:
+        rows(value=value, headers=with_headers(good, bad, good))
+    assert len(str(found.value)) < 250
+    with pytest.raises(RowError, match=r"column 'topic' is .* no UTF-8"):
+        rows(None, value=value, topic=texts([good, bad, good]))
+    # two names that are none by themselves and text together
+    with pytest.raises(RowError, match="column 'headers' has the key"):
+        rows(value=value[:2], headers=with_headers(good[:1], good[1:]))
+
+
+def test_the_first_header_that_is_none_is_named() -> None:
+    value = pa.array([b"v"] * 3)
+    with pytest.raises(RowError, match="without a key"):
+        rows(value=value, headers=with_headers(b"h", None, b"\xff"))
+    with pytest.raises(RowError, match="no UTF-8"):
+        rows(value=value, headers=with_headers(b"h", b"\xff", None))
+    with pytest.raises(RowError, match="'topic' is null"):
+        rows(None, value=value, topic=texts([b"t", None, b"\xff"]))
+
+
+@pytest.mark.parametrize("name", [b"h", "é".encode()])
+def test_names_of_other_rows_do_not_count(name: bytes) -> None:
+    columns = [pa.array([b"a", b"b", b"c"]), with_headers(b"\xff", name, b"\xff")]
+    batch = pa.RecordBatch.from_arrays(columns, ["value", "headers"]).slice(1, 1)
+    assert [len(some) for some in rows_of(batch, Layout(("value", "headers"), "t"), 0)] == [1]
+
+
 def test_a_header_without_a_key_that_no_row_has_is_no_error() -> None:
     entries = pa.array(
         [{"key": "h", "value": b"1"}, {"key": None, "value": b"2"}], ARROW_HEADERS_TYPE.value_type
