@@ -120,6 +120,7 @@ class Sender:
         self._metadata_topics: set[str] = set()
         self._next_expiry_s = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._defect: Exception | None = None  # of a callback: the loop ends with it
         self._ended = False  # every batch has an outcome; later answers are ignored
 
     # ---- life ----------------------------------------------------------------------------------------------
@@ -181,10 +182,11 @@ class Sender:
 
     async def _run(self) -> None:
         try:
-            while True:
+            while self._defect is None:
                 self._wake.clear()
                 self._turn(self._cluster.clock.monotonic())
                 await self._sleep()
+            raise self._defect
         except Exception as error:
             # A bug here must not look like a slow broker: fail the waiting batches, reject new ones.
             log.exception("sender_failed")
@@ -382,6 +384,14 @@ class Sender:
         if self._ended:
             return
         self.wake()
+        try:
+            self._settle_all(node_id, version, batches, answer)
+        except Exception as error:
+            self._defect = error
+
+    def _settle_all(
+        self, node_id: int, version: int, batches: list[ProducerBatch], answer: asyncio.Future[bytes]
+    ) -> None:
         if answer.cancelled() or answer.exception() is not None:
             for batch in batches:
                 self._retry(batch, uncertain=True)

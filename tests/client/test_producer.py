@@ -4,7 +4,7 @@ can go wrong."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from tidegate.client.connecting.errors import (
     RequestError,
     TransactionTimedOut,
 )
+from tidegate.client.producing.accumulator import Accumulator
 from tidegate.client.producing.partitioner import partition_of_key
 from tidegate.client.producing.producer import GroupMetadata, Producer
 from tidegate.client.producing.transaction_manager import State
@@ -359,19 +360,56 @@ async def test_a_moving_coordinator_is_followed(broker: Any) -> None:
     assert len(broker.sent(ApiKey.END_TXN)) == 3
 
 
-async def test_a_batch_that_is_too_large_for_the_broker_is_halved_until_it_fits(broker: Any) -> None:
-    def too_large(body: Any) -> bytes:
-        (topic, ((partition, _),)) = body.topics[0]
-        return encode_produce_response(
-            12, ProduceResponse([(topic, [ProduceResponsePartition(partition, ErrorCode.MESSAGE_TOO_LARGE)])])
+def too_large(body: Any) -> bytes:
+    answers = [
+        (
+            topic,
+            [ProduceResponsePartition(partition, ErrorCode.MESSAGE_TOO_LARGE) for partition, _ in batches],
         )
+        for topic, batches in body.topics
+    ]
+    return encode_produce_response(12, ProduceResponse(answers))
 
+
+async def test_a_batch_that_is_too_large_for_the_broker_is_halved_until_it_fits(broker: Any) -> None:
     async with Producer(broker.bootstrap, linger_ms=20) as producer:
         broker.script(ApiKey.PRODUCE, too_large, too_large)
         for number in range(8):
             await producer.send("t", b"%d" % number, partition=0)
         await producer.flush()
     assert [value for _, value in broker.logs["t", 0]] == [b"%d" % number for number in range(8)]
+
+
+async def test_a_defect_while_an_answer_is_settled_fails_every_record(
+    broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers come to a callback: what it raises would go to the event loop alone, and the batch would stay
+    in flight for ever."""
+
+    def split(*_: object) -> bool:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Accumulator, "split", split)
+    async with asyncio.timeout(20), Producer(broker.bootstrap, linger_ms=60_000) as producer:
+        broker.script(ApiKey.PRODUCE, *[too_large] * 6)
+        futures = [await producer.send("t", b"v", partition=number % 3) for number in range(6)]
+        await producer.flush()
+        for future in futures:
+            with pytest.raises(FatalError, match=r"the producer's sender failed: ZeroDivisionError"):
+                await future
+        with pytest.raises(FatalError, match="sender failed"):
+            await producer.send("t", b"v", partition=0)
+
+
+async def test_an_answer_that_is_cut_off_counts_as_lost(broker: Any) -> None:
+    def cut(size: int) -> Callable[[Any], bytes]:
+        return lambda body: too_large(body)[:size]
+
+    async with Producer(broker.bootstrap, linger_ms=0) as producer:
+        broker.script(ApiKey.PRODUCE, cut(0), cut(3), cut(12), cut(-1))
+        await producer.send_and_wait("t", b"v", partition=0)
+    assert [value for _, value in broker.logs["t", 0]] == [b"v"]
+    assert len(broker.sent(ApiKey.PRODUCE)) == 5
 
 
 async def test_delivery_timeout_is_raised_and_the_producer_continues(broker: Any, misbehaviour: Any) -> None:
