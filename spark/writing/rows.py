@@ -118,6 +118,8 @@ def rows_of(batch: pa.RecordBatch, layout: Layout, now_ms: int) -> Iterator[Rows
 def _rows(batch: pa.RecordBatch, layout: Layout, now_ms: int) -> Rows:
     columns = {name: batch.column(index) for index, name in enumerate(layout.columns)}
     topics = columns.get("topic") if layout.topic is None else None
+    if topics is not None and topics.type != pa.string():
+        topics = topics.cast(pa.string())
     partitions, keys, headers = columns.get("partition"), columns.get("key"), columns.get("headers")
     keys, values = (None if keys is None else _binary(keys)), _binary(columns["value"])
     if headers is not None and headers.type != ARROW_HEADERS_TYPE:

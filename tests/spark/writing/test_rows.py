@@ -117,6 +117,22 @@ def test_each_topic_has_its_rows_in_their_order() -> None:
     ]
 
 
+def test_topics_and_header_names_may_be_large_strings() -> None:
+    """As with spark.sql.execution.arrow.useLargeVarTypes."""
+    large = pa.list_(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+    found = rows(
+        None,
+        topic=pa.array(["b", "a", "b"], pa.large_string()),
+        value=pa.array([b"1", b"2", b"3"], pa.large_binary()),
+        headers=pa.array([[{"key": "h", "value": b"x"}], None, []], large),
+    )
+    assert [(row.topic, row.record.value) for row in found] == [("b", b"1"), ("a", b"2"), ("b", b"3")]
+    assert [row.record.headers for row in found] == [(("h", b"x"),), (), ()]
+    for bad, message in ((None, "is null or empty"), (b"\xff", "no UTF-8")):
+        with pytest.raises(RowError, match=f"'topic' .*{message}"):
+            rows(None, topic=texts([bad]).cast(pa.large_string()), value=pa.array([b"v"]))
+
+
 def test_the_first_row_that_is_no_record_is_the_one_that_is_named() -> None:
     partitions = pa.array([0, 0, -3, 0], pa.int32())
     for topics, message in (
