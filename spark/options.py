@@ -34,6 +34,10 @@ TRIGGER_DELAY_MS_DEFAULT = 15 * 60_000
 SHARED_TASK_BYTES_DEFAULT = 1 << 20
 MEMORY_PER_TASK_DEFAULT = 256 << 20
 MEMORY_PER_TASK_MIN = 8 << 20
+INT32_MAX: Final = (1 << 31) - 1
+INT64_MAX: Final = (1 << 63) - 1
+SHOWN_LENGTH: Final = 100
+"""Of a value that its error shows."""
 EARLIEST = -2  # as in the JSON of Spark's Kafka connector
 LATEST = -1
 
@@ -382,8 +386,8 @@ def parse_bootstrap(text: str, option: str = "bootstrap", wanted: str = "listene
         raise OptionError(f"option {name} is missing: give {wanted} of some nodes, as host:port,host:port")
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise OptionError(f"{option} {endpoint!r} is not host:port")
+        if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+            raise OptionError(f"{option} {endpoint[:SHOWN_LENGTH]!r} is not host:port")
     return endpoints
 
 
@@ -532,23 +536,29 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def whole_number(given: Mapping[str, str], name: str, default: int | None, *, least: int) -> int | None:
+def whole_number(
+    given: Mapping[str, str], name: str, default: int | None, *, least: int, most: int = INT64_MAX
+) -> int | None:
     """The value of an option that counts something; raises OptionError."""
     if name not in given:
         return default
     text = given[name].strip()
-    if not re.fullmatch(r"-?[0-9]+", text) or int(text) < least:
-        raise OptionError(f"{name} {text!r} must be a whole number of at least {least}")
+    if not re.fullmatch(r"-?[0-9]{1,19}", text) or not least <= int(text) <= most:
+        raise OptionError(
+            f"{name} {text[:SHOWN_LENGTH]!r} must be a whole number of at least {least} and at most {most}"
+        )
     return int(text)
 
 
 def _bytes(given: Mapping[str, str], name: str, default: int, least: int) -> int:
     """A size: `67108864`, `64m`, `64mb`, `1g`, as Spark writes them."""
     text = given.get(name, str(default)).strip().lower()
-    parts = re.fullmatch(r"([0-9]+)\s*([kmg]?)b?", text)
+    parts = re.fullmatch(r"([0-9]{1,19})\s*([kmg]?)b?", text)
     size = int(parts[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[parts[2]] if parts else -1
     if size < least:
-        raise OptionError(f"{name} {text!r} must be a size of at least {least} bytes, like 64m")
+        raise OptionError(
+            f"{name} {text[:SHOWN_LENGTH]!r} must be a size of at least {least} bytes, like 64m"
+        )
     return size
 
 

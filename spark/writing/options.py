@@ -9,13 +9,24 @@ other options of Kafka's producer mean nothing here, and one warning names them.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from ...client.producing.options import ProducerOptions
 from ...security.client_security import PROPERTIES
-from ..options import RETRY_TIMEOUT_MS_DEFAULT, OptionError, client_security, parse_bootstrap, whole_number
+from ...wire.compression import Compression
+from ..options import (
+    INT32_MAX,
+    INT64_MAX,
+    RETRY_TIMEOUT_MS_DEFAULT,
+    SHOWN_LENGTH,
+    OptionError,
+    client_security,
+    parse_bootstrap,
+    whole_number,
+)
 
 SINK_DEFAULT: Final = "spark"
 """Of batches that the user does not name: their jobs are called at random."""
@@ -52,16 +63,19 @@ _REFUSED: Final = {
     "kafka.value.serializer": "the column 'value' is binary or string: cast it",
 }
 _COUNTS: Final = {
-    "kafka.batch.size": 1,
-    "kafka.linger.ms": 0,
-    "kafka.buffer.memory": 1 << 16,
-    "kafka.max.request.size": 1 << 10,
-    "kafka.delivery.timeout.ms": 1,
-    "kafka.request.timeout.ms": 1,
-    "kafka.max.block.ms": 1,
-    "kafka.max.in.flight.requests.per.connection": 1,
+    "kafka.batch.size": (1, INT32_MAX),
+    "kafka.linger.ms": (0, INT64_MAX),
+    "kafka.buffer.memory": (1 << 16, INT64_MAX),
+    "kafka.max.request.size": (1 << 10, INT32_MAX),
+    "kafka.delivery.timeout.ms": (1, INT32_MAX),
+    "kafka.request.timeout.ms": (1, INT32_MAX),
+    "kafka.max.block.ms": (1, INT64_MAX),
+    "kafka.max.in.flight.requests.per.connection": (1, INT32_MAX),
 }
-"""Whole numbers of Kafka's producer that have an effect, and the least possible value."""
+"""Whole numbers of Kafka's producer that have an effect, and the least and the largest possible value."""
+CLIENT_ID_BYTES_MAX: Final = 32_767
+"""More have no place in the header of a request."""
+_TOPIC_NAME: Final = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9._-]{1,249}")
 IN_FLIGHT_MAX: Final = 5
 
 
@@ -123,15 +137,20 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         job_bootstrap=parse_bootstrap(given["jobBootstrap"], "jobBootstrap", "gRPC listeners")
         if "jobBootstrap" in given
         else (),
-        topic=_name(given, "topic", 249, slashes=False),
+        topic=_topic(given),
         sink=sink,
         job=_job(given, sink),
-        job_timeout_ms=_count(given, "jobTimeoutMs", JOB_TIMEOUT_MS_DEFAULT, JOB_TIMEOUT_MS_MIN),
+        job_timeout_ms=_count(given, "jobTimeoutMs", JOB_TIMEOUT_MS_DEFAULT, JOB_TIMEOUT_MS_MIN, INT32_MAX),
         retry_timeout_ms=_count(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, 0),
         producer=_producer(given),
         requests_in_flight_max=min(
             IN_FLIGHT_MAX,
-            _count(given, "kafka.max.in.flight.requests.per.connection", IN_FLIGHT_MAX, 1),
+            _count(
+                given,
+                (flight := "kafka.max.in.flight.requests.per.connection"),
+                IN_FLIGHT_MAX,
+                *_COUNTS[flight],
+            ),
         ),
         security=properties,
         ignored=tuple(sorted(ignored)),
@@ -140,29 +159,43 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 
 def _producer(given: Mapping[str, str]) -> ProducerOptions:
     def count(name: str, default: int) -> int:
-        return _count(given, name, default, _COUNTS[name])
+        return _count(given, name, default, *_COUNTS[name])
 
+    compression = given.get("kafka.compression.type", "none").strip().lower()
+    if compression.upper() not in Compression.__members__:
+        known = ", ".join(codec.name.lower() for codec in Compression)
+        raise OptionError(f"kafka.compression.type {compression[:SHOWN_LENGTH]!r}: choose {known}")
+    client_id = given.get("kafka.client.id", PRODUCER_DEFAULT.client_id)
+    if (size := len(client_id.encode("utf-8", "surrogatepass"))) > CLIENT_ID_BYTES_MAX:
+        raise OptionError(f"kafka.client.id must have at most {CLIENT_ID_BYTES_MAX} bytes, not {size}")
     request_bytes_max = count("kafka.max.request.size", 1 << 20)
-    try:
-        return ProducerOptions(
-            client_id=given.get("kafka.client.id", "tidegate-spark"),
-            compression=given.get("kafka.compression.type", "none").strip().lower(),
-            batch_bytes=min(count("kafka.batch.size", BATCH_BYTES_DEFAULT), request_bytes_max),
-            linger_ms=count("kafka.linger.ms", 5),
-            memory_bytes=count("kafka.buffer.memory", MEMORY_BYTES_DEFAULT),
-            request_bytes_max=request_bytes_max,
-            delivery_timeout_s=count("kafka.delivery.timeout.ms", 120_000) / 1000,
-            request_timeout_s=count("kafka.request.timeout.ms", 30_000) / 1000,
-            max_block_s=count("kafka.max.block.ms", 60_000) / 1000,
-        )
-    except ValueError as problem:
-        raise OptionError(f"kafka.compression.type: {problem}") from None
+    return ProducerOptions(
+        client_id=client_id,
+        compression=compression,
+        batch_bytes=min(count("kafka.batch.size", BATCH_BYTES_DEFAULT), request_bytes_max),
+        linger_ms=count("kafka.linger.ms", 5),
+        memory_bytes=count("kafka.buffer.memory", MEMORY_BYTES_DEFAULT),
+        request_bytes_max=request_bytes_max,
+        delivery_timeout_s=count("kafka.delivery.timeout.ms", 120_000) / 1000,
+        request_timeout_s=count("kafka.request.timeout.ms", 30_000) / 1000,
+        max_block_s=count("kafka.max.block.ms", 60_000) / 1000,
+    )
 
 
-def _count(given: Mapping[str, str], name: str, default: int, least: int) -> int:
-    number = whole_number(given, name, default, least=least)
+def _count(given: Mapping[str, str], name: str, default: int, least: int, most: int = INT64_MAX) -> int:
+    number = whole_number(given, name, default, least=least, most=most)
     assert number is not None  # the default is a number
     return number
+
+
+def _topic(given: Mapping[str, str]) -> str | None:
+    topic = given.get("topic")
+    if topic is not None and not _TOPIC_NAME.fullmatch(topic):
+        raise OptionError(
+            f"topic {topic[:SHOWN_LENGTH]!r}: a topic's name has 1 to 249 ASCII letters, digits, '.', '_' "
+            "and '-', and is not '.' or '..'"
+        )
+    return topic
 
 
 def _job(given: Mapping[str, str], sink: str | None) -> str | None:
@@ -183,8 +216,8 @@ def _name(given: Mapping[str, str], option: str, bytes_max: int, *, slashes: boo
     name = given.get(option)
     if name is None:
         return None
-    if not 0 < len(name.encode("utf-8", "surrogatepass")) <= bytes_max:
-        raise OptionError(f"option {option!r} must have 1 to {bytes_max} bytes, not {len(name.encode())}")
+    if not 0 < (size := len(name.encode("utf-8", "surrogatepass"))) <= bytes_max:
+        raise OptionError(f"option {option!r} must have 1 to {bytes_max} bytes, not {size}")
     if not name.isprintable() or ("/" in name and not slashes):
         allowed = "printable characters" if slashes else "printable characters other than /"
         raise OptionError(f"{option} {name!r}: only {allowed}")

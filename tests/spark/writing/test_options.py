@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 from pyspark.sql import datasource
 from pyspark.sql.types import StructType
-from tidegate.spark.options import OptionError
+from tidegate.spark.options import INT32_MAX, INT64_MAX, OptionError
 from tidegate.spark.source import TidegateSource
 from tidegate.spark.writing.options import PRODUCER_DEFAULT, WriteOptions, parse_write_options
 
@@ -52,7 +53,9 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
         ({"jobId": "day-2026-11-23"}, "without 'sinkId': give both.*the same jobId would write nothing"),
         ({"sinkId": ""}, "1 to 200 bytes"),
         ({"sinkId": "a\nb"}, "only printable"),
-        ({"topic": ""}, "1 to 249 bytes"),
+        ({"sinkId": "\ud800"}, "only printable"),
+        ({"jobBootstrap": "a:²"}, "is not host:port"),
+        ({"jobBootstrap": "a:" + "9" * 5_000}, "is not host:port"),
         ({"jobTimeoutMs": "5"}, "at least 1000"),
         ({"retryTimeoutMs": "5s"}, "whole number"),
         ({"jobBootstrap": "nowhere"}, "jobBootstrap 'nowhere' is not host:port"),
@@ -67,6 +70,47 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
 def test_what_cannot_be_meant_is_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_write_options(BASE | given)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("jobTimeoutMs", INT32_MAX),
+        ("retryTimeoutMs", INT64_MAX),
+        ("kafka.batch.size", INT32_MAX),
+        ("kafka.linger.ms", INT64_MAX),
+        ("kafka.buffer.memory", INT64_MAX),
+        ("kafka.max.request.size", INT32_MAX),
+        ("kafka.delivery.timeout.ms", INT32_MAX),
+        ("kafka.request.timeout.ms", INT32_MAX),
+        ("kafka.max.block.ms", INT64_MAX),
+        ("kafka.max.in.flight.requests.per.connection", INT32_MAX),
+    ],
+)
+def test_a_number_that_no_request_can_hold_is_refused_by_its_name(name: str, most: int) -> None:
+    parse(**{name: str(most)})
+    for text in (str(most + 1), "9" * 310, "9" * 5_000, "-" + "9" * 5_000):
+        with pytest.raises(OptionError, match=f"^{re.escape(name)} .* must be a whole number") as found:
+            parse(**{name: text})
+        assert len(str(found.value)) < 300
+
+
+def test_a_client_id_that_no_header_of_a_request_can_hold_is_refused() -> None:
+    assert parse(**{"kafka.client.id": "x" * 32_767}).producer.client_id == "x" * 32_767
+    for text in ("x" * 32_768, "é" * 16_384):
+        with pytest.raises(OptionError, match=r"kafka\.client\.id must have at most 32767 bytes, not 32768"):
+            parse(**{"kafka.client.id": text})
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a b", "a/b", "é", "a\n", "x" * 250, "\ud800"])
+def test_a_topic_that_no_broker_makes_is_refused(topic: str) -> None:
+    with pytest.raises(OptionError, match="a topic's name has 1 to 249"):
+        parse(topic=topic)
+
+
+def test_every_name_of_a_topic_is_taken() -> None:
+    for topic in ("a", "...", ".a", "..b", "A-b_c.9", "x" * 249):
+        assert parse(topic=topic).topic == topic
 
 
 def test_the_bootstrap_is_needed() -> None:
