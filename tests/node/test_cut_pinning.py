@@ -691,6 +691,8 @@ def test_a_node_reports_of_its_own_replicas_alone(loop: VirtualLoop) -> None:
     (cut,) = world.truth.pinned_cuts.values()
     assert report(world.truth, 9, cut, lambda _: None) == (True, "")
     assert report(world.truth, 2, cut, lambda _: None) == (False, "")
+    world.propose(delete_topic=metadata_pb2.DeleteTopic(topic_id=TOPIC_ID.bytes))
+    assert report(world.truth, 2, cut, lambda _: None) == (True, ""), "of a deleted topic there is nothing"
 
 
 @pytest.mark.parametrize("kind", ["confirm", "unpin"])
