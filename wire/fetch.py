@@ -12,7 +12,8 @@ of the last record it has, and in the answer the diverging epoch (tag 0) from wh
 (docs/semantics.md E4), and the current leader (tag 1).  A follower's broker epoch (KIP-903) is sent as tag 1
 in the form that version 15 has it, and the id of a topic, which tells it from an earlier one of its name, as
 tag 16 of the topic: other readers of version 12 skip both.  Tag 16 of a partition's answer says to a follower
-that the leader's log may have gaps.
+that the leader's log may have gaps, and in its content, which older leaders leave empty, how far the records
+may have been cleaned.
 
 From version 13 on a topic is named by its id (KIP-516): such topics stand in `topics_by_id`, older ones in
 `topics`.  Version 15 has the replica's id in a tag, and answers of version 16 bring the addresses of the
@@ -33,6 +34,7 @@ from .endpoints import NodeEndpoint, parse_endpoints, write_endpoints
 from .errors import ErrorCode
 from .primitives import (
     INT32,
+    INT64,
     READ_ERRORS,
     Data,
     EntryBudget,
@@ -151,6 +153,8 @@ class FetchResponsePartition:
     preferred_read_replica: int = -1
     # for followers: the cleaner has removed offsets from this log, now or in the past
     may_have_offset_gaps: bool = False
+    # with gaps: no record from here on has let a cleaner take away one that the follower lacks; -1: not said
+    cleaned_at_most: int = -1
 
 
 @dataclass(slots=True)
@@ -501,7 +505,8 @@ def _write_answer_tags(out: bytearray, part: FetchAnswerPartition) -> None:
     if leader is not None and leader != (-1, -1):
         tags.append((1, _LEADER.pack(*leader, 0)))
     if gaps:
-        tags.append((_HOLES_TAG, b""))
+        cleaned_at_most = getattr(part, "cleaned_at_most", -1)
+        tags.append((_HOLES_TAG, b"" if cleaned_at_most < 0 else INT64.pack(cleaned_at_most)))
     _write_tags(out, tags)
 
 
@@ -581,5 +586,7 @@ def _parse_answer_partition(
                 part.current_leader = (leader, leader_epoch)
             elif tag == _HOLES_TAG:
                 part.may_have_offset_gaps = True
+                if end > start:
+                    (part.cleaned_at_most,) = INT64.unpack_from(frame, start)
             position = end
     return part, position

@@ -373,6 +373,7 @@ class LeaderFetcher:
             part.diverging_epoch,
             part.records,
             part.may_have_offset_gaps,
+            part.cleaned_at_most,
         )
         try:
             action = followed.core.on_answer(position, answer, replica.log)

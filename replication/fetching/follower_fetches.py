@@ -240,6 +240,8 @@ class FollowerFetches:
                     replica, spec.fetch_offset, budget, end, at_least_one, self._take_offline
                 )
                 answer.may_have_offset_gaps = log.config.may_have_offset_gaps
+                if answer.may_have_offset_gaps:
+                    answer.cleaned_at_most = replica.cleaned_at_most_for(spec.fetch_offset)
             for throttle in held_back:
                 throttle.sent(len(answer.records))
             if not answer.records:

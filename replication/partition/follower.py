@@ -85,6 +85,7 @@ class Answer:
     diverging_epoch: tuple[int, int] | None
     records: bytes | memoryview | None
     may_have_offset_gaps: bool = False
+    cleaned_at_most: int = -1
 
 
 @dataclass(slots=True, frozen=True)
@@ -93,13 +94,15 @@ class Append:
     `leader_log_start` unless that is above the high watermark.
 
     `may_have_offset_gaps`: offsets may be missing between the batches, because the leader's log was compacted
-    once.
+    once; by a record at `cleaned_at_most` or above, none that this follower lacks.  -1: a leader of an older
+    version does not say that.
     """
 
     records: bytes | memoryview | None
     high_watermark: int
     leader_log_start: int
     may_have_offset_gaps: bool = False
+    cleaned_at_most: int = -1
 
 
 @dataclass(slots=True, frozen=True)
@@ -169,7 +172,11 @@ class PartitionFollower:
             return self._diverged(answer.diverging_epoch, log)
         self._last_truncation = None
         return Append(
-            answer.records, answer.high_watermark, answer.log_start_offset, answer.may_have_offset_gaps
+            answer.records,
+            answer.high_watermark,
+            answer.log_start_offset,
+            answer.may_have_offset_gaps,
+            answer.cleaned_at_most,
         )
 
     def on_refused(self) -> None:

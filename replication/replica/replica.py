@@ -362,6 +362,18 @@ class Replica:
             leader.follower(node_id).log_start_offset = sent.log_start_offset
         return diverging
 
+    def cleaned_at_most_for(self, fetch_offset: int) -> int:
+        """Leader: no record at or above this offset has let a cleaner take away one that a follower which
+        fetches from here lacks.
+
+        Nothing at or above the high watermark is cleaned.  A follower that fetches from below is catching up,
+        and what it has already, perhaps of earlier leaders and from before a restart, may lack what any
+        cleaner took.  Before the epoch's start the high watermark may be too low."""
+        leader = self.require_leader()
+        if fetch_offset >= max(leader.high_watermark, leader.epoch_start_offset):
+            return 0
+        return self.log.decided_end
+
     def carry_out(self, action: Append | Truncate | Restart) -> bool:
         """Follower: changes the log as the core decided; True when the follower must flush before its next
         fetch: it has appended records, or has to note a log start that the leader waits for.  Raises
@@ -373,12 +385,13 @@ class Replica:
                 log.truncate_to(offset)
             case Restart(offset):
                 log.truncate_fully_and_start_at(offset)
-            case Append(records, high_watermark, leader_log_start, may_have_offset_gaps):
+            case Append(records, high_watermark, leader_log_start, may_have_offset_gaps, cleaned_at_most):
                 if records:
                     if may_have_offset_gaps:
                         log.allow_offset_gaps()
-                        if log.log_end_offset < high_watermark:  # records that the leader may have cleaned
-                            log.note_cleaned(high_watermark)
+                        if cleaned_at_most < 0 and log.log_end_offset < high_watermark:
+                            cleaned_at_most = high_watermark
+                    log.note_cleaned(cleaned_at_most)
                     self._begin_within(records, leader_log_start)
                     log.append_follower(records)
                 if high_watermark > log.high_watermark:

@@ -90,9 +90,6 @@ class Log:
         self.cleaned_to = 0
         """The cleaner has cleaned below this offset (`cleaning/cleaner.py` moves it); a truncation lowers
         it."""
-        self.cleaned_at_most = self._cleaned_before(loaded)
-        """No record at or above this offset has let the cleaner, of this log or of the one that it was copied
-        from, take another one away."""
         self.pins: tuple[Pin, ...] = ()
         self.truncations = 0
         """Rises with every truncation: a decision made on the log's content before is void."""
@@ -103,6 +100,9 @@ class Log:
         self._log_start = loaded.log_start_offset
         self._log_end = loaded.log_end_offset
         self._high_watermark = self._log_start
+        self.cleaned_at_most = self.decided_end if config.may_have_offset_gaps else 0
+        """No record at or above this offset has let the cleaner, of this log or of the one that it was copied
+        from, take another one away.  Of the process's former life nothing more exact is known."""
 
     @classmethod
     def open(
@@ -140,13 +140,6 @@ class Log:
                 "log_recovered", log=opened.name, log_end_offset=opened.log_end_offset, truncated_bytes=lost
             )
         return opened
-
-    def _cleaned_before(self, loaded: LoadedLog) -> int:
-        """`cleaned_at_most` of the process's former life: the cleaner never goes above the last stable
-        offset."""
-        if not self.config.may_have_offset_gaps:
-            return 0
-        return min((loaded.log_end_offset, *loaded.producers.open_transactions))
 
     # ---- properties ----------------------------------------------------------------------------------------
 
@@ -187,6 +180,13 @@ class Log:
         if first is None or first >= self._high_watermark:
             return self._high_watermark
         return max(first, self._log_start)
+
+    @property
+    def decided_end(self) -> int:
+        """Below it this log has the end of each transaction.  A log with all committed records has here what
+        is at least as high as any last stable offset before, of any replica, so as any cleaner has gone."""
+        first = self.producers.first_open_offset
+        return self._log_end if first is None else first
 
     @property
     def deletable_end(self) -> int:

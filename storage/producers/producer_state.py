@@ -418,6 +418,10 @@ class ProducerState:
         return dict(self._open)
 
     @property
+    def first_open_offset(self) -> int | None:
+        return next(iter(self._open), None)
+
+    @property
     def unreplicated(self) -> list[tuple[int, int]]:
         """(first offset, marker offset) of the ended transactions that still bound the last stable offset."""
         return list(self._unreplicated)

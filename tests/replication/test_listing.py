@@ -275,6 +275,7 @@ NO_NEWS = {
     "diverging_epoch": "it is the answer to a position; the leader's history changes with its `leader` alone",
     "records": "whatever appends or commits them wakes the watchers; an answer with records leaves at once",
     "may_have_offset_gaps": "it is said of the records that come with it, and read with them",
+    "cleaned_at_most": "it is said of the records that come with it",
 }
 """Field of `Answer` -> why a change of it needs no field of `Facts`."""
 
@@ -312,7 +313,7 @@ async def test_each_field_of_an_answer_comes_to_the_followers_core(cluster: Clus
     shown: dict[str, tuple[Answer, object]] = {
         "error": (refused, ErrorCode.UNKNOWN_LEADER_EPOCH), "high_watermark": (read, 3),
         "log_start_offset": (read, 1), "diverging_epoch": (diverged, (0, 1)), "records": (read, records),
-        "may_have_offset_gaps": (read, True),
+        "may_have_offset_gaps": (read, True), "cleaned_at_most": (read, 3),
     }  # fmt: skip
     for name in (field.name for field in fields(Answer)):
         answer, expected = shown[name]
@@ -337,7 +338,7 @@ def test_an_answer_without_later_fields_has_their_defaults() -> None:
 
 OTHER_ANSWERS: dict[str, Any] = {
     "error": ErrorCode.NOT_LEADER_OR_FOLLOWER, "high_watermark": 2, "log_start_offset": 0,
-    "diverging_epoch": (0, 0), "records": b"", "may_have_offset_gaps": True,
+    "diverging_epoch": (0, 0), "records": b"", "may_have_offset_gaps": True, "cleaned_at_most": 2,
 }  # fmt: skip
 """Field of `Answer` -> a value with which the follower's log becomes another one than with the value of the
 test below."""
@@ -370,7 +371,7 @@ def log_after(answer: Answer, replica: Replica) -> tuple[object, ...]:
     action = core.on_answer(core.next_fetch(log), answer, log)
     if isinstance(action, Append | Truncate | Restart):
         replica.carry_out(action)
-    noted = log.local.start_note.wanted, log.config.may_have_offset_gaps
+    noted = log.local.start_note.wanted, log.config.may_have_offset_gaps, log.cleaned_at_most
     return log.log_end_offset, log.high_watermark, log.log_start_offset, *noted
 
 

@@ -213,7 +213,49 @@ async def test_a_follower_that_fetches_what_its_leader_may_have_cleaned_notes_th
     cluster.start(3)
     cluster.publish([cluster.partitions["t", 0]], to=[3])
     await eventually(lambda: cluster.log(3).log_end_offset == 5)
-    assert cluster.log(3).cleaned_at_most == 5
+    assert cluster.log(3).cleaned_at_most == 5, "an earlier leader may have cleaned what this one has"
+    await cluster.stop_all()
+
+
+@pytest.mark.parametrize("leader_says", [True, False])
+async def test_an_open_transaction_bounds_what_a_follower_that_catches_up_notes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leader_says: bool
+) -> None:
+    if not leader_says:
+        monkeypatch.setattr(Replica, "cleaned_at_most_for", lambda *_: -1)
+    cluster = Cluster(tmp_path)
+    cluster.start(1)
+    cluster.create(isr=(1,), min_isr=1, cleanup_policy="compact")
+    leader = cluster.managers[1]
+    for at in range(5):
+        opens = at == 2
+        keyed = encode_batch(
+            [NewRecord(b"key", b"value", (), 1_700_000_000_000)],
+            producer_id=7 if opens else -1, producer_epoch=0 if opens else -1,
+            base_sequence=0 if opens else -1, transactional=opens,
+        )  # fmt: skip
+        leader.append_now("t", 0, keyed, origin=AppendOrigin.COORDINATOR, required_acks=1)
+    await eventually(lambda: cluster.log(1).high_watermark == 5)
+    assert cluster.log(1).last_stable_offset == 2
+    cluster.start(3)
+    cluster.publish([cluster.partitions["t", 0]], to=[3])
+    await eventually(lambda: cluster.log(3).log_end_offset == 5)
+    log = cluster.log(3)
+    assert log.cleaned_at_most == (2 if leader_says else 5), "a leader of an older version says nothing"
+    assert (log.pin_problem(Pin("cut", 0, 5, settled_end=2)) is None) == leader_says
+    await cluster.stop_all()
+
+
+async def test_a_follower_below_what_may_be_committed_may_lack_something(
+    tmp_path: Path,
+) -> None:
+    cluster = await cluster_with_records(tmp_path)
+    replica = cluster.managers[1].replica("t", 0)
+    leader, end = replica.require_leader(), cluster.log(1).log_end_offset
+    assert (leader.high_watermark, leader.epoch_start_offset) == (end, 0)
+    assert [replica.cleaned_at_most_for(offset) for offset in (0, end - 1, end)] == [end, end, 0]
+    leader.epoch_start_offset = end + 1
+    assert replica.cleaned_at_most_for(end) == end, "the high watermark may rise up to the epoch's start"
     await cluster.stop_all()
 
 

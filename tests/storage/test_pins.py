@@ -319,7 +319,7 @@ def test_ablation_undecided_transactions_that_are_not_looked_at_are_found(
 def test_ablation_cleanings_of_the_former_life_that_are_forgotten_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Log, "_cleaned_before", lambda self, loaded: 0)
+    monkeypatch.setattr(Log, "decided_end", 0)
     assert goes_red()
 
 
