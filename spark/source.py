@@ -136,11 +136,11 @@ class TidegateSource(SentToExecutors, DataSource):
         `complete` (`overwrite`) appends, too.  Raises OptionError, SchemaError."""
         options = self._write_options()
         if options.job is not None:
-            raise OptionError("option 'jobId' belongs to a batch write: a stream has 'sinkId'")
+            raise OptionError("options 'jobId' and 'batchId' belong to a batch write: a stream has 'sinkId'")
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise OptionError(
                 f"streams are written with PySpark 4.1 or newer, and this is {pyspark.__version__}: write "
-                "each micro-batch in foreachBatch, with a 'sinkId' and a 'jobId' of its number"
+                "each micro-batch in foreachBatch, with a 'sinkId' and its number as 'batchId'"
             )
         from .writing.rows import layout_of
         from .writing.stream_writer import TidegateStreamWriter

@@ -41,10 +41,10 @@ SINK_BYTES_MAX: Final = 200
 JOB_BYTES_MAX: Final = 64
 
 _NAMES: Final = (
-    "bootstrap", "jobBootstrap", "topic", "sinkId", "jobId", "jobTimeoutMs", "retryTimeoutMs",
-    "includeHeaders",
+    "bootstrap", "jobBootstrap", "topic", "sinkId", "batchId", "jobId", "jobTimeoutMs",
+    "retryTimeoutMs", "includeHeaders",
 )  # fmt: skip
-_OWN: Final = frozenset({"jobbootstrap", "topic", "sinkid", "jobid", "jobtimeoutms"})
+_OWN: Final = frozenset({"jobbootstrap", "topic", "sinkid", "batchid", "jobid", "jobtimeoutms"})
 _SPELLING: Final = {name.lower(): name for name in _NAMES}
 _ALIASES: Final = {"tidegate.bootstrap.servers": "bootstrap", "kafka.bootstrap.servers": "bootstrap"}
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
@@ -87,7 +87,7 @@ class WriteOptions:
     job_bootstrap: tuple[str, ...] = ()  # gRPC listeners; none: the brokers name theirs
     topic: str | None = None
     sink: str | None = None
-    job: str | None = None
+    job: str | None = None  # of a batch: jobId or batchId
     job_timeout_ms: int = JOB_TIMEOUT_MS_DEFAULT
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
     producer: ProducerOptions = PRODUCER_DEFAULT
@@ -199,15 +199,21 @@ def _topic(given: Mapping[str, str]) -> str | None:
 
 
 def _job(given: Mapping[str, str], sink: str | None) -> str | None:
-    job = _name(given, "jobId", JOB_BYTES_MAX, slashes=False)
+    """The name of the job that a batch is."""
+    job, option = _name(given, "jobId", JOB_BYTES_MAX, slashes=False), "jobId"
     if job is not None and job.isascii() and job.isdecimal():
         raise OptionError(
-            f"jobId {job!r}: digits alone name a stream's batch: add a letter, like 'day-{job}'"
+            f"jobId {job!r}: digits alone number the batches of a sink: add a letter, like 'day-{job}', or "
+            "give a number that grows from batch to batch in 'batchId'"
         )
+    if "batchId" in given:
+        if job is not None:
+            raise OptionError("options 'jobId' and 'batchId' name the same batch: give one of them")
+        job, option = str(whole_number(given, "batchId", None, least=0, most=INT64_MAX)), "batchId"
     if job is not None and sink is None:
         raise OptionError(
-            f"jobId {job!r} without 'sinkId': give both. A committed job is known by both and written no "
-            "more, so another pipeline that gives the same jobId would write nothing"
+            f"{option} {job!r} without 'sinkId': give both. A committed batch is known by both, written no "
+            f"more, so another pipeline that gives the same {option} would write nothing"
         )
     return job
 

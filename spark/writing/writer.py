@@ -1,7 +1,7 @@
 """What Spark calls: in the tasks `write`, on the driver `commit` or `abort`.
 
-A batch is one job of the sink, named by the options `sinkId` and `jobId`, else at random; `stream_writer.py`
-has the other writer.
+A batch is one job of the sink, named by the options `sinkId` and `jobId` or `batchId`, else at random;
+`stream_writer.py` has the other writer.
 
 The commit is one request that may be repeated; its first decision counts.  When it fails Spark calls `abort`,
 which changes nothing of a job that is committed.

@@ -336,6 +336,16 @@ def test_the_last_batch_of_a_stream_is_remembered_for_ever_and_stands_for_those_
     assert later.open("a", JobId("other", "0"))
 
 
+def test_a_sink_with_numbered_batches_takes_one_place_of_a_shards_jobs(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_decisions, "JOBS_MAX", 3)
+    for batch in range(10):
+        committed(coordinator, JobId("sink", str(batch)))
+        coordinator.wait(6_000)
+    assert list(coordinator.shard.jobs.book.jobs) == [JobId("sink", "9")]
+
+
 def test_other_jobs_are_remembered_by_age(coordinator: Coordinator) -> None:
     named = JobId("backfill", "one")
     committed(coordinator, named)

@@ -48,10 +48,10 @@ def test_what_the_options_are_not_for_is_refused() -> None:
             write(columns, False)
     with pytest.raises(OptionError, match="a topic cannot be overwritten"):
         writing.writer(columns, True)
-    named = {"sinkId": "flights", "jobId": "nightly"}
-    job = TidegateSource({"bootstrap": "a:1", "topic": "flights", **named})
-    with pytest.raises(OptionError, match="'jobId' belongs to a batch write"):
-        job.streamWriter(columns, False)
+    for named in ({"jobId": "nightly"}, {"batchId": "7"}):
+        job = TidegateSource({"bootstrap": "a:1", "topic": "flights", "sinkId": "flights", **named})
+        with pytest.raises(OptionError, match="'jobId' and 'batchId' belong to a batch write"):
+            job.streamWriter(columns, False)
 
 
 def test_a_table_of_sparks_catalog_is_refused() -> None:

@@ -26,7 +26,7 @@ TIME = "the connector has no such column and ignores it; here it is the record's
 EXACTLY_ONCE = "here it is an error: each row would not be written exactly once"
 PYTHON = "Spark demands a mode of a sink in Python: `.mode('append')`"
 UPDATE = (
-    "Spark lets no sink in Python take the mode `update`: use `foreachBatch`, with a `jobId` a micro-batch"
+    "Spark lets no sink in Python take the mode `update`: use `foreachBatch`, with `sinkId` and `batchId`"
 )
 BUFFER = "a Python sink needs room for one batch at least: 65,536 bytes"
 

@@ -47,9 +47,14 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
         ({"path": "/t"}, "take no path"),
         ({"subscribe": "t"}, "the options of a write are"),
         ({"kafka.bootstrap.servers": "other:1"}, "given twice"),
-        ({"jobId": "17"}, "digits alone"),
+        ({"jobId": "17"}, "digits alone number the batches of a sink"),
         ({"jobId": "a/b"}, "characters other than /"),
         ({"jobId": "x" * 65}, "1 to 64 bytes"),
+        ({"batchId": "7"}, "batchId '7' without 'sinkId': give both"),
+        ({"batchId": "-1", "sinkId": "etl"}, "batchId '-1' must be a whole number"),
+        ({"batchId": str(1 << 63), "sinkId": "etl"}, "batchId .* must be a whole number"),
+        ({"batchId": "\u0667", "sinkId": "etl"}, "must be a whole number"),
+        ({"batchId": "7", "jobId": "a", "sinkId": "etl"}, "name the same batch: give one of them"),
         ({"jobId": "day-2026-11-23"}, "without 'sinkId': give both.*the same jobId would write nothing"),
         ({"sinkId": ""}, "1 to 200 bytes"),
         ({"sinkId": "a\nb"}, "only printable"),
@@ -113,6 +118,11 @@ def test_every_name_of_a_topic_is_taken() -> None:
         assert parse(topic=topic).topic == topic
 
 
+def test_a_batch_of_a_sink_has_a_name_or_a_number() -> None:
+    assert parse(sinkId="etl", jobId="day-7").job == "day-7"
+    assert parse(sinkId="etl", batchId="007").job == "7"  # one number, one job
+
+
 def test_the_bootstrap_is_needed() -> None:
     with pytest.raises(OptionError, match="give Kafka listeners of some nodes"):
         parse_write_options({"topic": "t"})
@@ -135,7 +145,7 @@ def test_no_password_is_shown() -> None:
     ("given", "message"),
     [
         ({"topic": "t"}, "Kafka listeners"),
-        ({"bootstrap": "a:1", "jobId": "7"}, "digits alone"),
+        ({"bootstrap": "a:1", "jobId": "7"}, "digits alone number the batches of a sink"),
         ({"subscribe": "t"}, "'bootstrap' .* is missing"),
         ({"bootstrap": "a:1", "subscribe": "t", "endingOffset": "latest"}, "did you mean 'endingOffsets'"),
     ],

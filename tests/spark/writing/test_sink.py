@@ -304,8 +304,8 @@ def test_a_stream_that_updates_writes_in_foreach_batch_exactly_once(
 
     def twice(rows: DataFrame, batch: int) -> None:
         ran.append(batch)
-        given = {"bootstrap": bootstrap, "topic": topic, "sinkId": topic, "jobId": f"batch-{batch}"}
-        for _ in range(2):
+        for sink in (topic, topic, f"{topic}/again"):  # the second is the first run again
+            given = {"bootstrap": bootstrap, "topic": topic, "sinkId": sink, "batchId": str(batch)}
             rows.write.format("tidegate").options(**given).mode("append").save()
 
     read = spark.readStream.format("tidegate").options(bootstrap=bootstrap, subscribe=source)
@@ -317,7 +317,9 @@ def test_a_stream_that_updates_writes_in_foreach_batch_exactly_once(
         assert query.awaitTermination(READY_S)
     finally:
         query.stop()
-    assert (ran, values(node, topic)) == ([0, 1], [4, 8])
+    assert (ran, values(node, topic)) == ([0, 1], [4, 4, 8, 8])
+    write(numbers(spark, 3), node, topic, sinkId=topic, batchId="0")  # below the sink's last one
+    assert values(node, topic) == [4, 4, 8, 8]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +329,7 @@ def test_a_stream_that_updates_writes_in_foreach_batch_exactly_once(
         ("value as body", {"topic": "t"}, "has no column 'body'"),
         ("id as value", {"topic": "t"}, "has type bigint, not binary or string"),
         ("value, id as partition", {"topic": "t"}, "column 'partition' has type bigint, not int"),
-        ("value", {"topic": "t", "jobId": "7"}, "digits alone name a stream's batch"),
+        ("value", {"topic": "t", "jobId": "7"}, "digits alone number the batches of a sink"),
         ("value", {"topic": "t", "kafka.acks": "1"}, "every record must be on all in-sync replicas"),
         ("value, cast(null as string) as topic", {}, "column 'topic' is null or empty"),
         ("value, cast(7 as int) as partition", {"topic": "TOPIC"}, "column 'partition' is 7"),
