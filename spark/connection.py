@@ -50,6 +50,8 @@ COUNT_TIMEOUT_S = 60.0
 UNKNOWN_TOPIC_TIMEOUT_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
 STALL_TIMEOUT_MIN_S = 5.0
 STALL_TIMEOUT_S = 60.0  # how long to wait for a silent leader; then the client cancels the stream and resumes
+ID_UNKNOWN = b""  # stands for whichever topic has the name
+NAMED_AT_ONCE = 1_000  # topics of one DescribeTopics that looks for missing ones
 PLANNED_AT_ONCE = 1_000  # partitions of one PlanManyRanges
 
 _CURABLE = frozenset(
@@ -214,12 +216,18 @@ class DataClient:
 
     def describe_existing(self, names: Sequence[str], expected: Mapping[str, bytes]) -> dict[str, TopicView]:
         """The named topics that exist, or all.  One node may lag behind a change: while a topic of `expected`
-        is missing, or has another id there, the client asks others for some seconds."""
+        is missing, or has another id there, the client asks others for some seconds.  Raises ReadError, also
+        where the client has no right to see one of `expected`, which a list of all topics leaves out."""
         budget = self.retry_budget()
         while True:
             found, problem = self._describe_once(names, only_existing=True)
+            missing = [name for name in expected if name not in found]
+            if problem is None and missing and not names:
+                named, problem = self._describe_once(missing[:NAMED_AT_ONCE], only_existing=True)
+                found |= named
             lagging = problem is None and any(
-                name not in found or found[name].topic_id != topic_id for name, topic_id in expected.items()
+                name not in found or topic_id not in (ID_UNKNOWN, found[name].topic_id)
+                for name, topic_id in expected.items()
             )
             if problem is None and not lagging:
                 return found

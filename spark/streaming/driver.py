@@ -23,7 +23,7 @@ from ...client.consuming.cut import Cut
 from ...runtime.clock import Clock, SystemClock
 from ...runtime.logs import get
 from ...wire.errors import ErrorCode
-from ..connection import DataClient, OffsetAnswer, ReadError, SplitRange, TopicView
+from ..connection import ID_UNKNOWN, DataClient, OffsetAnswer, ReadError, SplitRange, TopicView
 from ..cuts import take_cut
 from ..options import LATEST, ReadOptions, StreamOptions
 from ..planning import (
@@ -56,6 +56,7 @@ from .triggers import (
     matching,
     next_offset,
     ranges,
+    selected,
     share_of_bytes,
     within_offsets,
 )
@@ -222,8 +223,7 @@ class StreamDriver:
         if self._present is not None:
             return self._present
         selection = self._options.read.selection
-        known = {name for name, _ in covered(selection, start.positions)}
-        expected = {name: topic_id for name, topic_id in start.ids.items() if name in known}
+        expected = self._expected(start)
         if self._clock.monotonic() - self._described_at_s >= DESCRIBE_INTERVAL_S or self._stops_at_present:
             self._describe(expected)
         for attempt in range(1, ATTEMPTS + 1):
@@ -236,7 +236,7 @@ class StreamDriver:
                 if problem.code not in _TOPIC_CHANGED or attempt == ATTEMPTS:
                     raise
             self._describe(expected)
-        seen = Seen({name: view.topic_id for name, view in topics.items()}, limits)
+        seen = Seen(self._ids(), limits)
         if self._stops_at_present and not self._options.read.takes_cut:
             self._present = seen
         return seen
@@ -254,13 +254,21 @@ class StreamDriver:
             except ReadError as problem:
                 if problem.code not in _TOPIC_CHANGED or attempt == ATTEMPTS:
                     raise
-            self._describe({name: start.ids[name] for name in names if name in start.ids})
+            self._describe(self._expected(start))
         views = views_of_cut(cut, self._topics)
         limits = {key: limits_at_cut(cut.partitions[key]) for key in matching(selection, views)}
-        seen = Seen({name: view.topic_id for name, view in views.items()}, limits, cut)
+        seen = Seen(self._ids() | {name: view.topic_id for name, view in views.items()}, limits, cut)
         if self._stops_at_present:
             self._present = seen
         return seen
+
+    def _expected(self, start: StreamOffset) -> dict[str, bytes]:
+        """The ids of the topics that the stream has read and still reads."""
+        keys = covered(self._options.read.selection, start.positions)
+        return {name: start.ids.get(name, ID_UNKNOWN) for name, _ in keys}
+
+    def _ids(self) -> dict[str, bytes]:
+        return {view.name: view.topic_id for view in selected(self._options.read.selection, self._topics)}
 
     def _describe(self, expected: Mapping[str, bytes]) -> None:
         names = topics_to_describe(self._options.read.selection)
@@ -356,4 +364,4 @@ def _begins_at_latest(explicit: int | None, answer: OffsetAnswer | None) -> bool
 
 def _views(names: Iterable[str], ids: Mapping[str, bytes]) -> dict[str, TopicView]:
     """Topics by their ids alone; an unknown id stands for whichever topic has the name."""
-    return {name: TopicView(name, ids.get(name, b""), False, ()) for name in names}
+    return {name: TopicView(name, ids.get(name, ID_UNKNOWN), False, ()) for name in names}

@@ -36,8 +36,8 @@ from .offsets import Key, OffsetError, StreamOffset
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one look at the cluster found: the ids of the topics that are read, the limits of their logs.
-    With a cut, all is as that has it."""
+    """What one look at the cluster found: the ids of all topics that are read, the limits of those logs that
+    the answering node knows.  With a cut, all is as that has it."""
 
     ids: Mapping[str, bytes]
     limits: Mapping[Key, OffsetAnswer]
@@ -58,27 +58,30 @@ class Available:
     cut: Cut | None = None
 
 
-def matching(selection: Selection, found: Mapping[str, TopicView]) -> list[Key]:
-    """The partitions that are read, of those that exist now."""
+def selected(selection: Selection, found: Mapping[str, TopicView]) -> list[TopicView]:
+    """The topics that are read, of those that exist now; the answering node may not know all their
+    partitions yet."""
     match selection:
         case Topics(names):
-            return [(name, number) for name in names if name in found for number in found[name].partitions]
+            return [found[name] for name in names if name in found]
         case Partitions(by_topic):
-            return [
-                (name, number)
-                for name, numbers in by_topic.items()
-                if name in found
-                for number in numbers
-                if number in found[name].partitions
-            ]
+            return [found[name] for name in by_topic if name in found]
         case Pattern(expression):
             pattern = compile_java_pattern(expression)
             return [
-                (name, number)
-                for name, view in sorted(found.items())
-                if not view.internal and pattern.fullmatch(name)
-                for number in view.partitions
+                view for name, view in sorted(found.items()) if not view.internal and pattern.fullmatch(name)
             ]
+
+
+def matching(selection: Selection, found: Mapping[str, TopicView]) -> list[Key]:
+    """The partitions that are read, of those that exist now."""
+    views = selected(selection, found)
+    if isinstance(selection, Partitions):
+        wanted = selection.by_topic
+        return [
+            (view.name, number) for view in views for number in wanted[view.name] if number in view.partitions
+        ]
+    return [(view.name, number) for view in views for number in view.partitions]
 
 
 def covered(selection: Selection, keys: Iterable[Key]) -> list[Key]:

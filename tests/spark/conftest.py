@@ -49,6 +49,7 @@ class Script:
     )
     stop: Callable[[int], None] = lambda node: None
     deleted: bool = False  # the topic
+    hidden: bool = False  # the client has no right to DESCRIBE the topic
     described: int = 0  # how often a node was asked for topics
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -72,6 +73,10 @@ class ScriptedNode(data_pb2_grpc.DataServicer):
         reply = pb.DescribeTopicsReply(endpoints=self._script.endpoints.values())
         self._script.described += 1
         for name in request.topics or ["flights"]:
+            if self._script.hidden:
+                if request.topics:
+                    reply.topics.add(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                continue
             if name != "flights" or self._script.deleted:
                 reply.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue

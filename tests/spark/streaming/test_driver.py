@@ -27,6 +27,7 @@ READABLE = {
 
 def driver(bootstrap: str, clock: ManualClock | None = None, **options: str) -> StreamDriver:
     given = {"bootstrap": bootstrap, "subscribe": "flights", "startingOffsets": "earliest"} | options
+    given = {name: value for name, value in given.items() if value}
     client = DataClient(given["bootstrap"].split(","), retry_timeout_ms=3_000)
     return StreamDriver(client, parse_stream_options(given), clock=clock)
 
@@ -122,6 +123,38 @@ def test_a_node_that_lags_is_no_alarm(scripted: Script, monkeypatch: pytest.Monk
     stream._described_at_s = float("-inf")
     assert stream.latest(at, unlimited=False) is at
     assert lagging == []
+
+
+@pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}])
+def test_a_partition_that_the_answering_node_does_not_know_yet_keeps_its_position(
+    scripted: Script, options: dict[str, str]
+) -> None:
+    """The node knows the topic by its id: that was not deleted, and a topic's partitions never go."""
+    at = StreamOffset({"flights": TOPIC_ID}, {("flights", 1): 3})
+    stream = assigned(scripted, "1", options)
+    assert stream.latest(at, unlimited=False) is at
+    both = StreamOffset({"flights": TOPIC_ID}, {("flights", 0): 3, ("flights", 1): 3})
+    reached = assigned(scripted, "0,1", options).latest(both, unlimited=False)
+    assert reached == StreamOffset({"flights": TOPIC_ID}, {("flights", 0): 30, ("flights", 1): 3})
+
+
+def assigned(scripted: Script, partitions: str, options: dict[str, str]) -> StreamDriver:
+    given = {"subscribe": "", "assign": f'{{"flights":[{partitions}]}}'} | options
+    return driver(scripted.endpoints[0], None, **given)
+
+
+@pytest.mark.parametrize("ids", [{"flights": TOPIC_ID}, {}])
+def test_a_topic_that_the_client_may_not_see_is_not_deleted(scripted: Script, ids: dict[str, bytes]) -> None:
+    """A list of all topics, which a pattern needs, leaves it out without a word."""
+    at = StreamOffset(ids, {("flights", 0): 3})
+    stream = driver(scripted.endpoints[0], subscribe="", subscribePattern="fl.*", failOnDataLoss="false")
+    scripted.hidden = True
+    with pytest.raises(ReadError, match="no right to DESCRIBE topic 'flights'") as failure:
+        stream.latest(at, unlimited=False)
+    assert failure.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    scripted.hidden = False
+    reached = stream.latest(at, unlimited=False)
+    assert reached == StreamOffset({"flights": TOPIC_ID}, {("flights", 0): 30})
 
 
 def test_a_deleted_topic_ends_the_stream_or_is_left_out(scripted: Script) -> None:
