@@ -123,7 +123,7 @@ class JobDecisions:
             case CommitJob():
                 return self._commit(event, context)
             case AbortJob():
-                return self._abort(event.job, context)
+                return self._abort(event, context)
             case TimeoutJob():
                 return self._time_out(event.job, context)
             case CarryOutJob():
@@ -300,7 +300,8 @@ class JobDecisions:
             message = f"job {job_id}: winner {winner.attempt} of {identity} is not prepared: it is {state}"
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, message)
 
-    def _abort(self, job_id: JobId, context: Context) -> TransactionOutcome:
+    def _abort(self, event: AbortJob, context: Context) -> TransactionOutcome:
+        job_id = event.job
         check_job(job_id)
         job = self.book.jobs.get(job_id)
         if self.book.is_superseded(job_id) and (job is None or job.state is not JobState.OPEN):
@@ -309,6 +310,9 @@ class JobDecisions:
             return Reply(DecisionReply(None, (), False, -1))
         if job.state is not JobState.OPEN:
             return Reply(_decided(job, is_yours=job.state is JobState.ABORTED))
+        names = self.book.attempts.get(job_id, ())
+        if event.run is not None and not any(name.endswith(f"-{event.run}") for name in names):
+            return Reply(_decided(job, is_yours=False))
         return self._decide(replace(job, state=JobState.ABORTED), context)
 
     def _time_out(self, job_id: JobId, context: Context) -> TransactionOutcome:

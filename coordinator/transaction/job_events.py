@@ -54,9 +54,10 @@ class CommitJob:
 
 @dataclass(slots=True, frozen=True)
 class AbortJob:
-    """The other decision."""
+    """The other decision; with a run, only while an attempt of that run belongs to the job."""
 
     job: JobId
+    run: str | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -129,7 +130,7 @@ class RenewedReply:
 
 @dataclass(slots=True, frozen=True)
 class DecisionReply:
-    """The first decision.  outcome None: the job is not known."""
+    """The first decision.  outcome None: the job is not known; OPEN: another run has it."""
 
     outcome: JobState | None
     winners: tuple[Winner, ...]

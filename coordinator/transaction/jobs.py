@@ -13,6 +13,9 @@ The job's states:
               ^                                |
               +--------- opened again ---------+  once every former attempt is forgotten
 
+A run of a job names its attempts `...-<run>`; its abort changes nothing of a job that only other runs have
+attempts in.
+
 A decided job is *carried out* attempt by attempt: winners commit, all others abort, and each is forgotten
 once its markers are written.
 """
@@ -55,7 +58,7 @@ class JobId(NamedTuple):
 
     @property
     def number(self) -> int | None:
-        """Of a stream's batch; None for a name that is no number."""
+        """Of a numbered batch, else None."""
         return int(self.batch) if self.batch.isascii() and self.batch.isdecimal() else None
 
     def __str__(self) -> str:
@@ -110,6 +113,10 @@ def check_job(job: JobId) -> None:
 
 def check_attempt(attempt: str) -> None:
     _check("attempt", attempt, ATTEMPT_BYTES_MAX)
+
+
+def check_run(run: str) -> None:
+    _check("run", run, ATTEMPT_BYTES_MAX)
 
 
 def _check(what: str, text: str, bytes_max: int, *, slashes: bool = False) -> None:

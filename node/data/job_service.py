@@ -22,6 +22,7 @@ from ...coordinator.transaction.jobs import (
     attempt_of,
     check_attempt,
     check_job,
+    check_run,
     transactional_id,
 )
 from ...proto import jobs_pb2 as pb
@@ -104,7 +105,10 @@ class JobService(jobs_pb2_grpc.JobsServicer):
 
     async def AbortJob(self, request: pb.AbortJobRequest, context: Context) -> pb.JobReply:
         async def call(job: JobId, _: Caller) -> pb.JobReply:
-            return _decision(await self._ask(job, events.AbortJob(job)))
+            run = request.run if request.HasField("run") else None
+            if run is not None:
+                check_run(run)
+            return _decision(await self._ask(job, events.AbortJob(job, run)))
 
         return await self._answer(context, request.job, "AbortJob", call)
 

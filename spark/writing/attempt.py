@@ -50,10 +50,14 @@ MakeProducer = Callable[[str, Identity], RecordProducer]
 """Of a transactional id and an identity."""
 
 
+def random_name() -> str:
+    """From the system's randomness: code of the user may have seeded `random` in the same worker."""
+    return SystemClock().uuid().hex[:RANDOM_CHARACTERS]
+
+
 def attempt_name(partition: int, task_attempt: int) -> str:
-    """Unique over all runs of a job: task attempts count anew in each run.  From the system's randomness:
-    code of the user may have seeded `random` in the same worker."""
-    return f"{partition}-{task_attempt}-{SystemClock().uuid().hex[:RANDOM_CHARACTERS]}"
+    """Unique over all runs of a job: task attempts count anew in each run."""
+    return f"{partition}-{task_attempt}-{random_name()}"
 
 
 def job_name() -> str:

@@ -107,9 +107,10 @@ class JobsClient:
             "CommitJob", lambda stub, timeout, shown: stub.CommitJob(request, timeout=timeout, metadata=shown)
         )
 
-    def abort(self) -> pb.JobReply:
-        """Does not try for long: a job that no task renews ends by its deadline."""
-        request = pb.AbortJobRequest(job=self._job)
+    def abort(self, run: str | None = None) -> pb.JobReply:
+        """Does nothing to a job that another run has; None aborts it all the same.  Does not try for long: a
+        job that no task renews ends by its deadline."""
+        request = pb.AbortJobRequest(job=self._job, run=run)
         return self._ask(
             "AbortJob",
             lambda stub, timeout, shown: stub.AbortJob(request, timeout=timeout, metadata=shown),

@@ -31,23 +31,25 @@ class TaskResult(WriterCommitMessage):
     """Of one task attempt.  Each names the job: the driver's side of a stream does not know the query.
 
     `attempt` is None when the task wrote nothing: it had no rows, or the job is committed already
-    (`is_replay`)."""
+    (`is_replay`).  `run`: of the job, in the end of each attempt's name."""
 
     sink: str
     batch: str
     rows: int
     attempt: Attempt | None = None
     is_replay: bool = False
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What there is to decide.  `sink` is None when no task names one."""
+    """What there is to decide.  `sink` and `run` are None when no task names one."""
 
     sink: str | None
     winners: tuple[Attempt, ...]
     rows: int
     rows_replayed: int
+    run: str | None = None
 
 
 def outcome_of(messages: Sequence[WriterCommitMessage | None], batch: str) -> Outcome:
@@ -65,4 +67,5 @@ def outcome_of(messages: Sequence[WriterCommitMessage | None], batch: str) -> Ou
         tuple(result.attempt for result in results if result.attempt is not None),
         sum(result.rows for result in results if not result.is_replay),
         sum(result.rows for result in results if result.is_replay),
+        next((result.run for result in results), None),
     )

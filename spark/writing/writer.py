@@ -10,6 +10,7 @@ which changes nothing of a job that is committed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from ..executors import SentToExecutors
 from ..options import client_security
 from ..range_reader import log_as_a_worker
 from ..worker_memory import keep_memory
-from .attempt import attempt_name, job_name, write_attempt
+from .attempt import attempt_name, job_name, random_name, write_attempt
 from .attempt_producer import AttemptProducer
 from .jobs_client import JobsClient
 from .options import SINK_DEFAULT, WriteOptions
@@ -46,6 +47,7 @@ class Sink:
     def __init__(self, options: WriteOptions, layout: Layout) -> None:
         self._options = options
         self._layout = layout
+        self.run = random_name()
 
     def write(self, job: pb.Job, attempt: str, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         """In a task.  Raises KafkaError, RowError."""
@@ -57,10 +59,12 @@ class Sink:
             return AttemptProducer(self._options, security, transactional_id, identity)
 
         jobs = self.client(job)
+        name = f"{attempt}-{self.run}"
         try:
-            return write_attempt(
-                batches, self._layout, job, attempt, jobs, make_producer, self._options.job_timeout_ms
+            result = write_attempt(
+                batches, self._layout, job, name, jobs, make_producer, self._options.job_timeout_ms
             )
+            return replace(result, run=self.run)
         finally:
             jobs.close()
 
@@ -108,8 +112,8 @@ class Sink:
         return outcome
 
     def abort(self, messages: Messages, batch: str) -> None:
-        """On the driver: aborts the job unless it is committed.  Raises WriteError when no coordinator says
-        so; then the job's deadline ends it."""
+        """On the driver: aborts the job unless it is committed, or another run has it.  Raises WriteError
+        when no coordinator says so; then the job's deadline ends it."""
         keep_memory()
         log_as_a_worker()
         outcome = outcome_of(messages, batch)
@@ -118,15 +122,17 @@ class Sink:
             return  # no task names the job: its deadline ends it, or the next run of it
         jobs = self.client(pb.Job(sink=sink, batch=batch))
         try:
-            decision = jobs.abort()
+            decision = jobs.abort(outcome.run)
         finally:
             jobs.close()
         if decision.outcome == pb.COMMITTED:
             log.warning("batch_is_committed_all_the_same", sink=sink, batch=batch)
+        elif decision.outcome == pb.OPEN:
+            log.warning("another_run_has_the_batch", sink=sink, batch=batch, advice="it goes on")
 
 
 def attempt_of(context: TaskContext) -> str:
-    """The name of the attempt that a task is."""
+    """The name of the attempt that a task is, which its run is added to."""
     return attempt_name(context.partitionId(), context.taskAttemptId())
 
 
@@ -149,5 +155,7 @@ class TidegateWriter(SentToExecutors, DataSourceArrowWriter):
         self._sink.commit(messages, self._batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        opened = TaskResult(self._sink_name, self._batch, 0)  # tasks that failed may have opened it
+        opened = TaskResult(
+            self._sink_name, self._batch, 0, run=self._sink.run
+        )  # tasks that failed may have opened it
         self._sink.abort([*messages, opened], self._batch)

@@ -235,6 +235,29 @@ def test_an_aborted_job_is_never_committed_and_may_run_again(coordinator: Coordi
     assert outcome(coordinator.decide(again)) == (JobState.COMMITTED, True)
 
 
+def test_the_abort_of_a_run_that_has_lost_leaves_the_job_to_the_present_run(
+    coordinator: Coordinator,
+) -> None:
+    """Run 1 passes its deadline and run 2 opens the job again; then the commit of run 1 is refused, and its
+    engine aborts."""
+    old = coordinator.prepared("0-1-run1")
+    coordinator.wait(70_000)
+    new = coordinator.prepared("0-1-run2")
+    assert code_of(coordinator.decide(old)) is STATE
+    for stranger in ("run1", "un2", "0-1-run2"):
+        assert outcome(coordinator.ask(AbortJob(JOB, stranger))) == (JobState.OPEN, False)
+    assert outcome(coordinator.decide(new)) == (JobState.COMMITTED, True)
+    assert outcome(coordinator.ask(AbortJob(JOB, "run1"))) == (JobState.COMMITTED, False)
+
+
+@pytest.mark.parametrize("run", ["run2", None])
+def test_a_run_aborts_its_own_job_and_an_operator_any(coordinator: Coordinator, run: str | None) -> None:
+    coordinator.prepared("0-1-run1")
+    coordinator.open("1-2-run2")
+    assert outcome(coordinator.ask(AbortJob(JOB, run))) == (JobState.ABORTED, True)
+    assert outcome(coordinator.ask(AbortJob(JOB, "run3"))) == (JobState.ABORTED, True)
+
+
 def test_a_job_that_was_aborted_opens_again_only_without_its_former_attempts(
     coordinator: Coordinator,
 ) -> None:

@@ -110,6 +110,8 @@ async def test_a_list_leaves_out_what_the_caller_may_not_see() -> None:
         ("OpenAttempt", pb.OpenAttemptRequest(job=JOB, attempt="a/b", timeout_ms=1)),
         ("OpenAttempt", pb.OpenAttemptRequest(attempt="a", timeout_ms=1)),
         ("PrepareAttempt", pb.PrepareAttemptRequest(job=JOB)),
+        ("AbortJob", pb.AbortJobRequest(job=JOB, run="")),
+        ("AbortJob", pb.AbortJobRequest(job=JOB, run="r" * 65)),
         ("CommitJob", pb.CommitJobRequest(job=pb.Job(sink="s", batch="1/2"))),
         ("CommitJob", pb.CommitJobRequest(job=JOB, winners=[pb.Winner(attempt="a")] * 10_001)),
     ],
@@ -130,6 +132,15 @@ async def test_an_attempt_waits_for_the_end_of_what_is_left_of_it() -> None:
     served.replies = [events.AttemptReply(JobState.COMMITTED)]
     replayed = await served.service.OpenAttempt(REQUESTS["OpenAttempt"], cast(Any, served))
     assert (replayed.state, replayed.transactional_id) == (pb.COMMITTED, "")
+
+
+async def test_an_abort_names_its_run_where_the_client_does() -> None:
+    served = Served()
+    for request in (pb.AbortJobRequest(job=JOB, run="r"), REQUESTS["AbortJob"]):  # older clients have no runs
+        served.replies = [events.DecisionReply(JobState.OPEN, (), False, -1)]
+        assert (await served.service.AbortJob(request, cast(Any, served))).outcome == pb.OPEN
+    job = JobId("a/sink", "7")
+    assert [event for _, event in served.asked] == [events.AbortJob(job, "r"), events.AbortJob(job)]
 
 
 async def test_an_outcome_that_is_not_known_has_its_own_number() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tidegate.client.requests.transaction_requests import Identity
 from tidegate.proto import jobs_pb2 as pb
 from tidegate.spark.channels import Channels
-from tidegate.spark.writing.attempt import Renewal, attempt_name, write_attempt
+from tidegate.spark.writing.attempt import Renewal, attempt_name, random_name, write_attempt
 from tidegate.spark.writing.jobs_client import JobsClient
 from tidegate.spark.writing.options import WriteOptions
 from tidegate.spark.writing.results import Attempt, Outcome, TaskResult, WriteError, outcome_of
@@ -117,7 +117,7 @@ def test_an_attempt_that_enlisted_nothing_is_no_winner() -> None:
 
 
 def test_no_two_runs_share_a_name() -> None:
-    names = {attempt_name(2**31 - 1, 2**63 - 1) for _ in range(100)}
+    names = {f"{attempt_name(2**31 - 1, 2**63 - 1)}-{random_name()}" for _ in range(100)}
     assert len(names) == 100
     assert max(map(len, names)) <= 64
 
@@ -150,8 +150,10 @@ def test_a_task_without_rows_yet_renews_for_those_that_are_prepared() -> None:
     assert written.rows == 2
 
 
-def result(attempt: str | None = None, rows: int = 1, sink: str = "etl", **more: bool) -> TaskResult:
-    return TaskResult(sink, "3", rows, Attempt(attempt, 1, 0) if attempt else None, **more)
+def result(
+    attempt: str | None = None, rows: int = 1, sink: str = "etl", is_replay: bool = False
+) -> TaskResult:
+    return TaskResult(sink, "3", rows, Attempt(attempt, 1, 0) if attempt else None, is_replay)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +162,7 @@ def result(attempt: str | None = None, rows: int = 1, sink: str = "etl", **more:
         ([], Outcome(None, (), 0, 0)),
         ([None], Outcome(None, (), 0, 0)),
         ([result(rows=0), None], Outcome("etl", (), 0, 0)),
+        ([None, TaskResult("etl", "3", 0, run="r")], Outcome("etl", (), 0, 0, "r")),
         (
             [result("a"), result(rows=0), result("b", 4)],
             Outcome("etl", (Attempt("a", 1, 0), Attempt("b", 1, 0)), 5, 0),

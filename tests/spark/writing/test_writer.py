@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from tidegate.proto import jobs_pb2 as pb
+from tidegate.spark.writing import writer
 from tidegate.spark.writing.options import parse_write_options
 from tidegate.spark.writing.results import Attempt, TaskResult, WriteError
 from tidegate.spark.writing.rows import Layout
@@ -25,8 +26,8 @@ class Jobs:
         self.asked.append(f"commit {len(winners)}")
         return self.reply
 
-    def abort(self) -> pb.JobReply:
-        self.asked.append("abort")
+    def abort(self, run: str | None) -> pb.JobReply:
+        self.asked.append(f"abort {run}")
         return self.reply
 
     def close(self) -> None:
@@ -66,5 +67,20 @@ def test_a_job_that_no_task_names_is_left_to_its_deadline(monkeypatch: pytest.Mo
     made, jobs = sink(monkeypatch, pb.ABORTED)
     made.abort([None], "3")
     assert jobs.asked == []
-    made.abort([TaskResult("etl", "3", 0)], "3")
-    assert jobs.asked == ["abort"]
+    made.abort([None, TaskResult("etl", "3", 0, run="r")], "3")
+    assert jobs.asked == ["abort r"]
+
+
+def test_what_a_task_says_names_its_run_and_so_does_its_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = sink(monkeypatch, pb.ABORTED)
+    names: list[str] = []
+
+    def write(_batches: object, _layout: Layout, job: pb.Job, name: str, *_: object) -> TaskResult:
+        names.append(name)
+        return TaskResult(job.sink, job.batch, 0)
+
+    monkeypatch.setattr(writer, "write_attempt", write)
+    said = made.write(pb.Job(sink="etl", batch="3"), "3-14-abc", iter(()))
+    assert names == [f"3-14-abc-{said.run}"]
+    other, _ = sink(monkeypatch, pb.ABORTED)
+    assert other.write(pb.Job(sink="etl", batch="3"), "3-14-abc", iter(())).run not in (said.run, None)
