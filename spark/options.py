@@ -443,7 +443,11 @@ def _parse_assign(text: str) -> dict[str, tuple[int, ...]]:
     tree = _json_object("assign", text, example)
     assigned: dict[str, tuple[int, ...]] = {}
     for topic, partitions in tree.items():
-        if not isinstance(partitions, list) or not partitions or not all(_is_count(p) for p in partitions):
+        if (
+            not isinstance(partitions, list)
+            or not partitions
+            or not all(_is_partition(p) for p in partitions)
+        ):
             raise OptionError(f"assign: topic {topic!r} needs a list of partition numbers, like {example}")
         assigned[topic] = tuple(dict.fromkeys(partitions))
     if not assigned:
@@ -510,10 +514,11 @@ def _per_partition(name: str, text: str, example: str, *, least: int) -> dict[tu
             raise OptionError(f"{name}: topic {topic!r} needs an object of partitions, like {example}")
         for partition, number in partitions.items():
             if (
-                not partition.isdigit()
+                not re.fullmatch(r"[0-9]{1,10}", partition)
+                or int(partition) > INT32_MAX
                 or isinstance(number, bool)
                 or not isinstance(number, int)
-                or number < least
+                or not least <= number <= INT64_MAX
             ):
                 raise OptionError(f"{name}: {topic!r} has {partition!r}: {number!r}; write it like {example}")
             found[topic, int(partition)] = number
@@ -532,8 +537,8 @@ def _json_object(name: str, text: str, example: str) -> dict[str, object]:
     return tree
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_partition(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT32_MAX
 
 
 def whole_number(
@@ -555,9 +560,10 @@ def _bytes(given: Mapping[str, str], name: str, default: int, least: int) -> int
     text = given.get(name, str(default)).strip().lower()
     parts = re.fullmatch(r"([0-9]{1,19})\s*([kmg]?)b?", text)
     size = int(parts[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[parts[2]] if parts else -1
-    if size < least:
+    if not least <= size <= INT64_MAX:
         raise OptionError(
-            f"{name} {text[:SHOWN_LENGTH]!r} must be a size of at least {least} bytes, like 64m"
+            f"{name} {text[:SHOWN_LENGTH]!r} must be a size of at least {least} bytes and at most "
+            f"{INT64_MAX}, like 64m"
         )
     return size
 
