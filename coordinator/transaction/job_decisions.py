@@ -57,6 +57,7 @@ from .jobs import (
     ATTEMPTS_MAX,
     JOBS_MAX,
     OPEN_JOBS_MAX,
+    UNNAMED,
     WINNERS_MAX,
     Job,
     JobId,
@@ -73,6 +74,8 @@ RENEWAL_SLACK: Final = 8
 """A deadline is set later by an eighth of the timeout, so that not every renewal needs a record."""
 BATCH_BYTES_MAX: Final = 256 << 10
 """Of the ends of attempts in one batch, before the last one, which may be as large as a batch can be."""
+UNNAMED_RETENTION_MS: Final = 3_600_000
+"""Of a job whose batch is named at random: for as long as its driver may repeat the commit."""
 FAILOVER_GRACE_MS: Final = 10_000
 """No job ends earlier after an election: its tasks first have to find the coordinator."""
 
@@ -176,7 +179,10 @@ class JobDecisions:
         if self.book.is_superseded(job_id):
             return True
         is_last = self.book.last_committed.get(job_id.sink) == job_id
-        return not is_last and job.decided_ms + self._config.job_retention_ms < now_ms
+        retention_ms = self._config.job_retention_ms
+        if job_id.batch.startswith(UNNAMED):
+            retention_ms = min(retention_ms, UNNAMED_RETENTION_MS)
+        return not is_last and job.decided_ms + retention_ms < now_ms
 
     def _forget(self, job_ids: Sequence[JobId], context: Context) -> TransactionOutcome:
         names = [job_id for job_id in job_ids if self._is_forgettable(job_id, context.now_ms)]

@@ -30,6 +30,8 @@ from ...wire.errors import ErrorCode, KafkaError
 from .state import NO_TIMEOUT_MS
 
 PREFIX: Final = "tidegate.job/"
+UNNAMED: Final = "unnamed-"
+"""A batch that its engine names at random begins so: no other run ever asks for it."""
 SINK_BYTES_MAX: Final = 200
 BATCH_BYTES_MAX: Final = 64
 ATTEMPT_BYTES_MAX: Final = 64

@@ -25,6 +25,7 @@ from ...runtime.clock import Clock, SystemClock
 from ...runtime.logs import get
 from ...wire.errors import ErrorCode, KafkaError
 from .jobs_client import JobsClient
+from .options import UNNAMED
 from .results import Attempt, TaskResult, WriteError
 from .rows import Layout, Rows, rows_of
 
@@ -61,8 +62,8 @@ def attempt_name(partition: int, task_attempt: int) -> str:
 
 
 def job_name() -> str:
-    """Of a batch that the user does not name; not digits alone, which would be a stream's."""
-    return f"job-{SystemClock().uuid().hex}"
+    """Of a batch that the user does not name."""
+    return f"{UNNAMED}{SystemClock().uuid().hex}"
 
 
 def write_attempt(

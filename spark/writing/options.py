@@ -30,6 +30,8 @@ from ..options import (
 
 SINK_DEFAULT: Final = "spark"
 """Of batches that the user does not name: their jobs are called at random."""
+UNNAMED: Final = "unnamed-"
+"""What such a job's name begins with: the coordinator forgets it sooner (`jobs.proto`)."""
 JOB_TIMEOUT_MS_DEFAULT: Final = 300_000
 JOB_TIMEOUT_MS_MIN: Final = 1_000
 MEMORY_BYTES_DEFAULT: Final = 32 << 20
@@ -206,6 +208,8 @@ def _job(given: Mapping[str, str], sink: str | None) -> str | None:
             f"jobId {job!r}: digits alone number the batches of a sink: add a letter, like 'day-{job}', or "
             "give a number that grows from batch to batch in 'batchId'"
         )
+    if job is not None and job.startswith(UNNAMED):
+        raise OptionError(f"jobId {job!r}: {UNNAMED!r} begins the names of batches that have no jobId")
     if "batchId" in given:
         if job is not None:
             raise OptionError("options 'jobId' and 'batchId' name the same batch: give one of them")

@@ -377,6 +377,23 @@ def test_other_jobs_are_remembered_by_age(coordinator: Coordinator) -> None:
     assert coordinator.shard.jobs.book.jobs == {}
 
 
+@pytest.mark.parametrize(("retention_ms", "remembered_ms"), [(24 * HOUR_MS, HOUR_MS), (60_000, 60_000)])
+def test_a_batch_that_no_second_run_asks_for_is_forgotten_after_an_hour(
+    retention_ms: int, remembered_ms: int
+) -> None:
+    made = Coordinator()
+    made.config = TransactionConfig(job_retention_ms=retention_ms, expiration_scan_interval_ms=100)
+    made.load()
+    unnamed = JobId("sink", "unnamed-7f")
+    committed(made, unnamed)
+    made.wait(remembered_ms - 5_000)
+    assert made.ask(OpenAttempt(unnamed, "b", 1_000)) == AttemptReply(JobState.COMMITTED)
+    named = JobId("sink", "day")
+    committed(made, named)
+    made.wait(10_000)
+    assert list(made.shard.jobs.book.jobs) == [named]
+
+
 def test_a_list_and_a_description_say_what_there_is(coordinator: Coordinator) -> None:
     committed(coordinator, JOB)
     coordinator.prepared("a", JobId("sink", "8"))

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from tidegate.client.requests.transaction_requests import Identity
+from tidegate.coordinator.transaction.jobs import UNNAMED
 from tidegate.proto import jobs_pb2 as pb
 from tidegate.spark.channels import Channels
-from tidegate.spark.writing.attempt import Renewal, attempt_name, random_name, write_attempt
+from tidegate.spark.writing.attempt import Renewal, attempt_name, job_name, random_name, write_attempt
 from tidegate.spark.writing.jobs_client import JobsClient
 from tidegate.spark.writing.options import WriteOptions
 from tidegate.spark.writing.results import Attempt, Outcome, TaskResult, WriteError, outcome_of
@@ -120,6 +121,11 @@ def test_no_two_runs_share_a_name() -> None:
     names = {f"{attempt_name(2**31 - 1, 2**63 - 1)}-{random_name()}" for _ in range(100)}
     assert len(names) == 100
     assert max(map(len, names)) <= 64
+
+
+def test_a_job_that_the_user_does_not_name_is_one_that_the_coordinator_forgets_sooner() -> None:
+    assert job_name().startswith(UNNAMED)
+    assert job_name() != job_name()
 
 
 @pytest.mark.parametrize("state", [pb.ABORTED, pb.COMMITTED])

@@ -55,6 +55,7 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
         ({"batchId": str(1 << 63), "sinkId": "etl"}, "batchId .* must be a whole number"),
         ({"batchId": "\u0667", "sinkId": "etl"}, "must be a whole number"),
         ({"batchId": "7", "jobId": "a", "sinkId": "etl"}, "name the same batch: give one of them"),
+        ({"jobId": "unnamed-1", "sinkId": "etl"}, "begins the names of batches that have no jobId"),
         ({"jobId": "day-2026-11-23"}, "without 'sinkId': give both.*the same jobId would write nothing"),
         ({"sinkId": ""}, "1 to 200 bytes"),
         ({"sinkId": "a\nb"}, "only printable"),
