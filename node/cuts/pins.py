@@ -70,7 +70,8 @@ def report(state: ClusterState, node_id: int, cut: PinnedCut, find_replica: Find
         if present is None:
             continue
         for number, kept in topic.partitions.items():
-            if node_id not in present.partitions[number].replicas:
+            partition = present.partitions[number]
+            if node_id not in partition.replicas:
                 continue
             replica = find_replica((present.name, number))
             if replica is None or replica.topic_id != topic.topic_id or replica.role is Role.OFFLINE:
@@ -78,6 +79,8 @@ def report(state: ClusterState, node_id: int, cut: PinnedCut, find_replica: Find
             if (pin := _pin(cut, kept)) is None:
                 continue
             log = replica.log
+            if log.was_copied_in_part and node_id not in partition.isr:
+                return False, ""
             problem = log.pin_problem(pin)
             if problem is None and replica.role is Role.LEADER and pin.end > log.log_end_offset:
                 problem = f"{log.name} ends at {log.log_end_offset}, the cut at {pin.end}: it is no cut of it"

@@ -391,7 +391,8 @@ class Replica:
                         log.allow_offset_gaps()
                         if cleaned_at_most < 0 and log.log_end_offset < high_watermark:
                             cleaned_at_most = high_watermark
-                    log.note_cleaned(cleaned_at_most)
+                    if cleaned_at_most >= 0:
+                        log.note_copied(cleaned_at_most)
                     self._begin_within(records, leader_log_start)
                     log.append_follower(records)
                 if high_watermark > log.high_watermark:

@@ -103,6 +103,10 @@ class Log:
         self.cleaned_at_most = self.decided_end if config.may_have_offset_gaps else 0
         """No record at or above this offset has let the cleaner, of this log or of the one that it was copied
         from, take another one away.  Of the process's former life nothing more exact is known."""
+        self.was_copied_in_part = config.may_have_offset_gaps and self._log_end > self._log_start
+        """Perhaps: the process's former life may have copied some of a log that was cleaned, and not have
+        come to what the cleaner had seen.  `cleaned_at_most` may be too low until `note_copied`, unless the
+        replica is in sync."""
 
     @classmethod
     def open(
@@ -213,6 +217,11 @@ class Log:
         copies."""
         sure = (pin.settled_end for pin in self.pins if pin.is_confirmed)
         self.cleaned_at_most = min((max(self.cleaned_at_most, offset), *sure))
+
+    def note_copied(self, cleaned_at_most: int) -> None:
+        """A leader says what its `Replica.cleaned_at_most_for` this log is."""
+        self.note_cleaned(cleaned_at_most)
+        self.was_copied_in_part = False
 
     def pin_problem(self, pin: Pin) -> str | None:
         """Why a reader at the cut does not find here what was there when it was taken; None when it does:

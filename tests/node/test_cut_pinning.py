@@ -706,6 +706,30 @@ def test_a_pin_that_cannot_be_confirmed_or_taken_back_stays_unconfirmed(loop: Vi
     assert len(left) == (kind == "unpin")
 
 
+@pytest.mark.parametrize("known_by", ["its ISR", "a leader's answer"])
+def test_a_compacted_replica_that_catches_up_after_a_restart_reports_when_it_knows_what_it_lacks(
+    loop: VirtualLoop, known_by: str
+) -> None:
+    world = World(loop)
+    world.write(5)
+    node = world.nodes[2]
+
+    async def work() -> Any:
+        world.elect(1, isr=(1, 3))
+        node.kill()
+        pinned = asyncio.ensure_future(pin(world))
+        await world.clock.sleep(3.0)
+        assert not pinned.done()
+        assert [bool(world.sessions.by_id[each].pins) for each in NODES] == [True, False, True]
+        if known_by == "its ISR":
+            world.elect(1)
+        else:
+            node.log.note_copied(5)
+        return await pinned
+
+    assert run(loop, world, work()).is_confirmed
+
+
 # ---- a leader that has not applied the pin -----------------------------------------------------------------
 
 
@@ -713,6 +737,7 @@ def killed(world: World) -> None:
     """It comes back with the log start that was noted."""
     world.elect(2, isr=(2, 3))
     world.nodes[1].kill()
+    world.elect(2)
 
 
 def removed(world: World) -> None:

@@ -21,7 +21,8 @@ from .workload import FOLDER, append, batch, open_log
 
 BECOMES: Final[dict[str, dict[str, str]]] = {
     "Log": {
-        "stays stays stays stays": "config partition pins recovered recovery_truncated_bytes topic",
+        "stays stays stays stays": "config partition pins recovered recovery_truncated_bytes topic"
+        " was_copied_in_part",
         "stays stays stays other": "local",
         "stays falls stays stays": "_log_start",
         "rises rises stays rises": "truncations",
