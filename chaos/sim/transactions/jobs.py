@@ -144,7 +144,7 @@ class Driver(Asker):
     ) -> None:  # fmt: skip
         super().__init__(environment, requests)
         self._random, self._workload, self._decisions = environment.random, workload, decisions
-        self._instance, self._batch = number, batch
+        self._run, self._batch = str(number), batch
         self._names = count()
         self._stalled_until_ms = 0
         self.is_idle = True
@@ -184,7 +184,7 @@ class Driver(Asker):
         if all(prepared):
             self._commit(frozenset(w for tries in prepared if (w := self._random.choice(tries).winner)))
         elif self._random.random() < 0.004 or self._has_failed():
-            self.ask(AbortJob(self.job), self._aborted)
+            self.ask(AbortJob(self.job, self._run), self._aborted)
         elif self._random.random() < 0.02:
             self.ask(RenewJob(self.job, TIMEOUT_MS), lambda reply: None)
 
@@ -201,7 +201,7 @@ class Driver(Asker):
         self.attempts = [[self._attempt(each)] for each in places]
 
     def _attempt(self, places: Any) -> Attempt:
-        name = f"{self._instance}.{next(self._names)}"
+        name = f"{next(self._names)}-{self._run}"
         values = {next(self._workload.values): place for place in places}
         written = self._decisions.setdefault(self.job, Decisions()).written
         return Attempt(self._environment, self._requests, self.job, name, values, written)
@@ -214,12 +214,12 @@ class Driver(Asker):
             self._note(job, reply)
             if isinstance(reply, DecisionReply):
                 if self._random.random() < 0.2:  # it asks for another decision, which nothing comes of
-                    self.ask(AbortJob(job), lambda said: self._contradicted(job, said))
+                    self.ask(AbortJob(job, self._run), lambda said: self._contradicted(job, said))
                 self._next()
             elif reply.code is ErrorCode.NETWORK_EXCEPTION and self._random.random() < 0.3:
-                self.ask(AbortJob(job), self._aborted)  # as an engine does whose commit failed
+                self.ask(AbortJob(job, self._run), self._aborted)  # as an engine does whose commit failed
             elif reply.code not in RETRIABLE:
-                self.ask(AbortJob(job), self._aborted)
+                self.ask(AbortJob(job, self._run), self._aborted)
 
         self.ask(CommitJob(job, tuple(winners)), answered)
 
