@@ -385,10 +385,7 @@ def _check_headers(data: bytes | memoryview, at: int, end: int, count: int) -> i
         length, at = read_zigzag(data, at)
         if not 0 <= length <= end - at:
             raise _invalid(f"the name of a record header has {length} bytes where {end - at} are left")
-        try:
-            str(data[at : at + length], "utf-8")
-        except UnicodeDecodeError:
-            raise _invalid("the name of a record header is not UTF-8") from None
+        # a name that is no UTF-8 is accepted, as at a Kafka: readers replace what they cannot decode
         length, at = read_zigzag(data, at + length)
         if length > 0:
             at += length
