@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from uuid import UUID
 
 import pytest
 from tidegate.client.consuming.cut import Cut, Order
@@ -23,7 +24,7 @@ from tidegate.storage.cleaning.retention import apply_retention
 from tidegate.storage.log.pins import Pin
 from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker
 
-from ..served import FIRST_TIMESTAMP_MS, ServedCluster, Step, history
+from ..served import FIRST_TIMESTAMP_MS, TOPIC_ID, ServedCluster, Step, history
 from .cut_taker import CutTaker
 from .test_reads_at_cuts import Taken, taken
 
@@ -344,6 +345,22 @@ def test_each_transaction_is_wholly_in_the_micro_batch_after_its_commit(
     assert read(served, other.plan(again(other.initial()), one)) == [(0, 2), (0, 3), (0, 4)]
     for each in (stream, other):
         each.close()
+
+
+def test_a_partition_that_the_answering_node_does_not_know_yet_keeps_its_position_at_a_cut(
+    cluster: ServedCluster,
+) -> None:
+    other = UUID(int=5)
+    cluster.fill("other", 0, [write(-1, -1, 3)], leader=1, topic_id=other)
+    given = {"assign": '{"flights":[0],"other":[7]}', "consistency": "cut", "failOnDataLoss": "false"}
+    options = parse_stream_options({"bootstrap": cluster.bootstrap, **given})
+    stream = StreamDriver(client_of(cluster), options)
+    ids = {"flights": TOPIC_ID.bytes, "other": other.bytes}
+    at = StreamOffset(ids, {("flights", 0): 0, ("other", 7): 3})
+    reached = stream.latest(at, unlimited=True)
+    stream.close()
+    assert reached.cut is not None
+    assert (reached.ids, reached.positions["other", 7]) == (ids, 3)
 
 
 def test_an_idle_stream_takes_no_cut(taker: CutTaker, cluster: ServedCluster) -> None:

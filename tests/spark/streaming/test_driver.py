@@ -153,8 +153,10 @@ def test_a_topic_that_the_client_may_not_see_is_not_deleted(scripted: Script, id
         stream.latest(at, unlimited=False)
     assert failure.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     scripted.hidden = False
+    scripted.described = 0
     reached = stream.latest(at, unlimited=False)
     assert reached == StreamOffset({"flights": TOPIC_ID}, {("flights", 0): 30})
+    assert scripted.described == 1, "a checkpoint without ids is no reason to ask again"
 
 
 def test_a_deleted_topic_ends_the_stream_or_is_left_out(scripted: Script) -> None:
