@@ -166,10 +166,10 @@ class Accumulator:
 
     @staticmethod
     def size_of(record: NewRecord) -> int:
-        """A record's share of a batch, before compression."""
+        """A record's share of a batch, before compression.  Raises UnicodeEncodeError."""
         size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
         for name, value in record.headers:
-            size += HEADER_OVERHEAD_BYTES + len(name) + len(value or b"")
+            size += HEADER_OVERHEAD_BYTES + len(name.encode()) + len(value or b"")
         return size
 
     # ---- filling -------------------------------------------------------------------------------------------

@@ -175,8 +175,8 @@ class Producer:
         """Queues a record.  The future is its acknowledgement; in a transaction `commit` waits for all of
         them.
 
-        Raises RequestError (record too large, no such partition, no open transaction, closed),
-        BufferExhausted, or the error that brought the transaction to its state.
+        Raises TypeError and UnicodeEncodeError (a header), RequestError (record too large, no such partition,
+        no open transaction, closed), BufferExhausted, or the error that brought the transaction to its state.
         """
         self._require_open()
         self._manager.require_sending()
@@ -186,7 +186,7 @@ class Producer:
         record = NewRecord(
             _encoded(key),
             _encoded(value),
-            tuple(headers.items() if isinstance(headers, Mapping) else headers),
+            _checked(headers),
             timestamp_ms if timestamp_ms is not None else self._clock.wall_ms(),
         )
         size = Accumulator.size_of(record)
@@ -560,6 +560,16 @@ class Producer:
 def _numbers(view: TopicView) -> str:
     count = len(view.partitions)
     return f"partitions 0 to {count - 1}" if count > 1 else "only partition 0"
+
+
+def _checked(headers: Headers | Mapping[str, bytes]) -> Headers:
+    """Here, since a header that cannot be encoded would later fail a whole batch."""
+    found = tuple(headers.items() if isinstance(headers, Mapping) else headers)
+    for name, value in found:
+        if not isinstance(name, str) or not isinstance(value, bytes | bytearray | memoryview | None):
+            kinds = f"{type(name).__name__} and {type(value).__name__}"
+            raise TypeError(f"a header is a str and bytes, or None; {name!r} is {kinds}")
+    return found
 
 
 def _encoded(data: bytes | str | None) -> bytes | None:

@@ -380,6 +380,23 @@ async def test_a_batch_that_is_too_large_for_the_broker_is_halved_until_it_fits(
     assert [value for _, value in broker.logs["t", 0]] == [b"%d" % number for number in range(8)]
 
 
+@pytest.mark.parametrize(
+    ("headers", "error"),
+    [([("\ud800", b"v")], UnicodeEncodeError), ([("n", "text")], TypeError), ([(b"n", b"v")], TypeError)],
+)
+async def test_a_header_that_cannot_be_encoded_is_refused_and_nothing_else_fails(
+    broker: Any, headers: Any, error: type[Exception]
+) -> None:
+    async with Producer(broker.bootstrap) as producer:
+        before = await producer.send("t", b"before", partition=0)
+        with pytest.raises(error):
+            await producer.send("t", b"refused", partition=0, headers=headers)
+        after = await producer.send("t", b"after", partition=0, headers=[("\N{SNOWMAN}" * 9, None)])
+        await producer.flush()
+    assert before.result().offset < after.result().offset
+    assert [value for _, value in broker.logs["t", 0]] == [b"before", b"after"]
+
+
 async def test_a_defect_while_an_answer_is_settled_fails_every_record(
     broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
