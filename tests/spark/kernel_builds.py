@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +43,17 @@ def sanitizer() -> str:
     if not Path(name).is_absolute():
         lacks(Need.C_COMPILER, "the C compiler has no AddressSanitizer")
     return str(Path(name).resolve())
+
+
+def run_hostile(program: str, folder: Path, source: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs 6,000 rounds of a module of these tests against a sanitized build, of `source` or of the kernel's
+    own."""
+    library = build_kernel(folder, *SANITIZED, *(WARNINGS if source is None else ()), source=source)
+    environment = {**os.environ, "LD_PRELOAD": sanitizer(), "ASAN_OPTIONS": "detect_leaks=0"}
+    command = [sys.executable, "-m", f"{__package__}.{program}", str(library), "6000"]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
 
 
 def load_kernel(library: Path) -> ModuleType:

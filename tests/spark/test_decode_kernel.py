@@ -3,9 +3,6 @@ buffers."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +17,7 @@ from tidegate.spark.decoding import decode, kernel_decoder, numpy_decoder
 from tidegate.spark.decoding.columns import Target
 from tidegate.spark.decoding.decompression import Budget, Malformed, Piece, Section, decompress_pieces
 from tidegate.spark.schema import COLUMNS
-from tidegate.tests.spark.kernel_builds import ROOT, SANITIZED, SOURCE, WARNINGS, build_kernel, sanitizer
+from tidegate.tests.spark.kernel_builds import SOURCE, run_hostile
 from tidegate.tests.spark.test_decode import FOREVER, batches, make_chunk
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import KafkaError
@@ -289,17 +286,11 @@ def test_sections_outside_of_the_data_raise(kernel: ModuleType, bounds: tuple[in
 # ---- beside its buffers ----------------------------------------------------------------------------------
 
 
-def run_hostile(folder: Path, source: str | None = None) -> subprocess.CompletedProcess[str]:
-    library = build_kernel(folder, *SANITIZED, *(WARNINGS if source is None else ()), source=source)
-    environment = {**os.environ, "LD_PRELOAD": sanitizer(), "ASAN_OPTIONS": "detect_leaks=0"}
-    command = [sys.executable, "-m", "tidegate.tests.spark.hostile_records", str(library), "6000"]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
+HOSTILE = "hostile_records"
 
 
 def test_hostile_records_lead_to_no_byte_beside_the_buffers(tmp_path: Path) -> None:
-    done = run_hostile(tmp_path)
+    done = run_hostile(HOSTILE, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     decoded, refused = map(int, done.stdout.split())
     assert decoded > 1000
@@ -325,6 +316,6 @@ def test_without_a_safeguard_the_sanitizer_ends_the_process(
 ) -> None:
     source = SOURCE.read_text()
     assert source.count(safeguard) == 1
-    done = run_hostile(tmp_path, source.replace(safeguard, without))
+    done = run_hostile(HOSTILE, tmp_path, source.replace(safeguard, without))
     assert done.returncode != 0
     assert "Sanitizer" in done.stderr or "runtime error" in done.stderr

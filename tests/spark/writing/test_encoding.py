@@ -3,9 +3,6 @@ touches no byte beside its buffers."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +17,7 @@ from tidegate.spark.decoding import kernel_decoder
 from tidegate.spark.schema import ARROW_HEADERS_TYPE
 from tidegate.spark.writing.encoding import NO_KEY, Encoder, key_hashes
 from tidegate.spark.writing.rows import Layout, Rows, rows_of
-from tidegate.tests.spark.kernel_builds import ROOT, SANITIZED, SOURCE, WARNINGS, build_kernel, sanitizer
+from tidegate.tests.spark.kernel_builds import SOURCE, run_hostile
 from tidegate.wire.compression import Compression
 from tidegate.wire.records import EncodedRecords, NewRecord, encode_batch, encode_records
 
@@ -139,17 +136,11 @@ def test_a_header_without_a_key_is_no_record(kernel: ModuleType) -> None:
                 kernel.encode(*arguments)
 
 
-def run_hostile(folder: Path, source: str | None = None) -> subprocess.CompletedProcess[str]:
-    library = build_kernel(folder, *SANITIZED, *(WARNINGS if source is None else ()), source=source)
-    environment = {**os.environ, "LD_PRELOAD": sanitizer(), "ASAN_OPTIONS": "detect_leaks=0"}
-    command = [sys.executable, "-m", "tidegate.tests.spark.writing.hostile_columns", str(library), "6000"]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
+HOSTILE = "writing.hostile_columns"
 
 
 def test_hostile_columns_lead_to_no_byte_beside_the_buffers(tmp_path: Path) -> None:
-    done = run_hostile(tmp_path)
+    done = run_hostile(HOSTILE, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     encoded, refused = map(int, done.stdout.split())
     assert encoded > 1000
@@ -178,6 +169,6 @@ def test_without_a_safeguard_the_sanitizer_ends_the_process(
 ) -> None:
     source = SOURCE.read_text()
     assert source.count(safeguard) == 1
-    done = run_hostile(tmp_path, source.replace(safeguard, without))
+    done = run_hostile(HOSTILE, tmp_path, source.replace(safeguard, without))
     assert done.returncode != 0
     assert "Sanitizer" in done.stderr or "runtime error" in done.stderr
