@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 
 from . import data_pb2
 
+READ_RANGE: Final = "/tidegate.data.Data/ReadRange"
+"""The method that answers with such chunks: a channel calls it with `parse` as its deserializer."""
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX: Final = 10
 _RECORDS: Final = data_pb2.RangeChunk.RECORDS_FIELD_NUMBER << 3 | _BYTES

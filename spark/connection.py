@@ -27,7 +27,7 @@ import grpc
 
 from ..client.consuming.visibility import AtCut
 from ..proto import data_pb2, data_pb2_grpc
-from ..proto.range_chunks import RecordsChunk, parse
+from ..proto.range_chunks import READ_RANGE, RecordsChunk, parse
 from ..runtime.clock import Clock, SystemClock
 from ..runtime.logs import get
 from ..security.client_security import AuthenticationRefused, ClientSecurity, SecurityError
@@ -604,7 +604,7 @@ class DataClient:
             self._forget(topic, partition, problem)
             raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
         read_range = self._channels.to(leader.endpoint).unary_stream(
-            "/tidegate.data.Data/ReadRange", data_pb2.ReadRangeRequest.SerializeToString, parse
+            READ_RANGE, data_pb2.ReadRangeRequest.SerializeToString, parse
         )
         call = read_range(request, metadata=shown)
         watch = StallWatchdog(self._clock, self._stall_timeout_s, call.cancel)

@@ -586,7 +586,7 @@ def _parse_answer_partition(
                 part.current_leader = (leader, leader_epoch)
             elif tag == _HOLES_TAG:
                 part.may_have_offset_gaps = True
-                if end > start:
+                if end - start >= INT64.size:
                     (part.cleaned_at_most,) = INT64.unpack_from(frame, start)
             position = end
     return part, position

@@ -25,7 +25,7 @@ import grpc.aio
 
 from ...processes.local_ports import grpc_client
 from ...proto import data_pb2 as pb
-from ...proto import data_pb2_grpc
+from ...proto.range_chunks import READ_RANGE, RecordsChunk, parse
 from ...runtime.clock import SystemClock
 from ...security.client_security import ClientSecurity
 from ...security.grpc_session import Metadata
@@ -145,11 +145,11 @@ class _PartitionReader:
                 async with aclosing(self._chunks()) as chunks:
                     visibility: VisibilityFilter | None = None
                     async for chunk in chunks:
-                        if not chunk.waiting:
+                        if not chunk.fields.waiting:
                             visibility = visibility or self._filter(chunk)
                             for record in self._shown(chunk, visibility):
                                 yield record
-                            self._position = chunk.next_offset
+                            self._position = chunk.fields.next_offset
                             if self._position >= end:
                                 return
                         backoff.reset()
@@ -159,21 +159,22 @@ class _PartitionReader:
                 await self._cluster.pause(backoff, deadline_s, error.code, what, error.message)
                 await self._cluster.refresh([self._topic])
 
-    def _filter(self, first: pb.RangeChunk) -> VisibilityFilter:
-        if not first.at_cut:
+    def _filter(self, first: RecordsChunk) -> VisibilityFilter:
+        if not first.fields.at_cut:
             raise RequestError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"{self._topic}-{self._partition}: the leader is of a version that knows no cuts",
             )
-        aborted = [(each.producer_id, each.first_offset) for each in first.aborted_transactions]
+        aborted = [(each.producer_id, each.first_offset) for each in first.fields.aborted_transactions]
         return VisibilityFilter(aborted, self._part.shown(self._position, self._part.end))
 
-    def _shown(self, chunk: pb.RangeChunk, visibility: VisibilityFilter) -> Iterator[ConsumerRecord]:
-        if chunk.start_offset != self._position or chunk.next_offset <= self._position:
+    def _shown(self, chunk: RecordsChunk, visibility: VisibilityFilter) -> Iterator[ConsumerRecord]:
+        start, end = chunk.fields.start_offset, chunk.fields.next_offset
+        if start != self._position or end <= self._position:
             raise RequestError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"{self._topic}-{self._partition}: expected a chunk that continues at {self._position}, got "
-                f"[{chunk.start_offset}, {chunk.next_offset})",
+                f"[{start}, {end})",
             )
         view = memoryview(chunk.records)
         for place, header in iterate_headers(view):
@@ -183,7 +184,7 @@ class _PartitionReader:
                     if self._position <= record.offset < self._part.end:
                         yield shown(self._topic, self._partition, record, header.partition_leader_epoch)
 
-    async def _chunks(self) -> AsyncGenerator[pb.RangeChunk]:
+    async def _chunks(self) -> AsyncGenerator[RecordsChunk]:
         """One stream, from the present leader.  Raises ConnectionFailed for what may pass."""
         cluster, key = self._cluster, (self._topic, self._partition)
         await cluster.topic(self._topic, self._silence_s)
@@ -198,10 +199,11 @@ class _PartitionReader:
             await self._channels.drop(leader)
             raise
 
-    async def _stream(self, leader: int) -> AsyncGenerator[pb.RangeChunk]:
+    async def _stream(self, leader: int) -> AsyncGenerator[RecordsChunk]:
         to = await self._channels.to(leader)
         address = to.address
-        call = data_pb2_grpc.DataStub(to.channel).ReadRange(self._request(), metadata=to.shown)
+        read_range = to.channel.unary_stream(READ_RANGE, pb.ReadRangeRequest.SerializeToString, parse)
+        call = read_range(self._request(), metadata=to.shown)
         try:
             while (chunk := await self._next(call)) is not None:
                 yield chunk
@@ -231,7 +233,7 @@ class _PartitionReader:
             settled_end=self._part.shown(self._position, self._part.end).settled_end,
         )
 
-    async def _next(self, call: Any) -> pb.RangeChunk | None:
+    async def _next(self, call: Any) -> RecordsChunk | None:
         async with asyncio.timeout(self._silence_s):
             chunk = await call.read()
         return None if chunk is grpc.aio.EOF else chunk

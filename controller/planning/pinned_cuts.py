@@ -44,6 +44,8 @@ from .sessions import BrokerSessions, Leaderships
 
 UNCONFIRMED_MS: Final = 60_000
 """How long a pin stays without a confirmation: longer than a node waits for it."""
+UNCONFIRMED_MAX: Final = 10
+"""Each broker looks at all that they name for each of its heartbeats."""
 
 
 @dataclass(slots=True)
@@ -105,6 +107,12 @@ def _pinned(state: ClusterState, wanted: pb.PinnedCutRecord, now_ms: int) -> pb.
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             f"a cluster has at most {PINNED_CUTS_MAX} pinned cuts: unpin one, or let one expire",
+        )
+    unconfirmed = {each.pin_id for each in state.pinned_cuts.values() if not each.is_confirmed}
+    if len(unconfirmed - {wanted.pin_id}) >= UNCONFIRMED_MAX:
+        raise KafkaError(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            f"{UNCONFIRMED_MAX} cuts are being pinned at present: try again in a moment",
         )
     for each in wanted.topics:
         topic = state.topic_by_raw_id(each.topic_id)

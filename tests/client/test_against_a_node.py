@@ -30,6 +30,7 @@ from tidegate.client import (
 from tidegate.client.command_line import build
 from tidegate.client.connecting.errors import ConnectionFailed
 from tidegate.tests.eventually import eventually as wait_for
+from tidegate.tests.started import started
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner
 
@@ -45,9 +46,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "offsets.topic.num.partitions": 4,
     }
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, settings)
-    asyncio.run(cluster.up())
-    yield cluster.bootstrap
-    asyncio.run(cluster.down())
+    with started(cluster):
+        yield cluster.bootstrap
 
 
 @pytest.fixture

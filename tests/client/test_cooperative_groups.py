@@ -13,6 +13,7 @@ import confluent_kafka
 import pytest
 from tidegate.client import Admin, Consumer, LocalCluster, NewTopic, Producer, RebalanceListener
 from tidegate.tests.eventually import eventually
+from tidegate.tests.started import started
 
 pytestmark = pytest.mark.cluster
 PARTITIONS = 6
@@ -23,11 +24,8 @@ Places = set[tuple[str, int]]
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 500}
     cluster = LocalCluster(tmp_path_factory.mktemp("cooperative"), nodes=1, settings=settings)
-    asyncio.run(cluster.up())
-    try:
+    with started(cluster):
         yield cluster.bootstrap
-    finally:
-        asyncio.run(cluster.down())
 
 
 @pytest.fixture

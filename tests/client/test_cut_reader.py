@@ -19,7 +19,9 @@ from tidegate.client.consuming import cut_reader
 from tidegate.client.consuming.cut import CutPartition, CutTopic
 from tidegate.processes.local_ports import grpc_client
 from tidegate.proto import data_pb2 as pb
+from tidegate.proto.range_chunks import RecordsChunk
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.started import started
 from tidegate.wire.errors import ErrorCode, KafkaError
 from typer.testing import CliRunner
 
@@ -30,9 +32,8 @@ pytestmark = pytest.mark.cluster
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, settings)
-    asyncio.run(cluster.up())
-    yield cluster.bootstrap
-    asyncio.run(cluster.down())
+    with started(cluster):
+        yield cluster.bootstrap
 
 
 async def at_rest(bootstrap: str, topic: str) -> Cut:
@@ -115,7 +116,7 @@ async def test_a_stream_that_breaks_goes_on_where_it_was(
 
     read, count = cut_reader._PartitionReader._next, 0
 
-    async def breaks(self: cut_reader._PartitionReader, call: Any) -> pb.RangeChunk | None:
+    async def breaks(self: cut_reader._PartitionReader, call: Any) -> RecordsChunk | None:
         nonlocal count
         count += 1
         return None if count % 5 == 0 else await read(self, call)
@@ -136,7 +137,7 @@ async def test_each_leader_is_asked_over_one_channel_until_a_call_fails(
         opened.append(address)
         return grpc_client(address, *more)
 
-    async def once(self: cut_reader._PartitionReader, call: Any) -> pb.RangeChunk | None:
+    async def once(self: cut_reader._PartitionReader, call: Any) -> RecordsChunk | None:
         nonlocal breaks
         breaks, now = False, breaks
         return None if now else await read(self, call)
@@ -158,7 +159,7 @@ async def test_a_session_that_ends_during_a_read_is_followed_by_another_one(
     detail = pb.ErrorDetail(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, message="the session has ended")
     said = grpc.aio.Metadata(("tidegate-error-bin", detail.SerializeToString()))
 
-    async def over_once(self: cut_reader._PartitionReader, call: Any) -> pb.RangeChunk | None:
+    async def over_once(self: cut_reader._PartitionReader, call: Any) -> RecordsChunk | None:
         if is_over and is_over.pop():
             raise grpc.aio.AioRpcError(grpc.StatusCode.UNAUTHENTICATED, grpc.aio.Metadata(), said)
         return await read(self, call)
@@ -179,11 +180,11 @@ async def test_a_chunk_that_does_not_continue_is_no_answer(
     _, cut, _ = written
     read = cut_reader._PartitionReader._next
 
-    async def moved(self: cut_reader._PartitionReader, call: Any) -> pb.RangeChunk | None:
+    async def moved(self: cut_reader._PartitionReader, call: Any) -> RecordsChunk | None:
         chunk = await read(self, call)
         if chunk is not None:
-            chunk.start_offset += start
-            chunk.next_offset += next_
+            chunk.fields.start_offset += start
+            chunk.fields.next_offset += next_
         return chunk
 
     monkeypatch.setattr(cut_reader._PartitionReader, "_next", moved)

@@ -24,6 +24,7 @@ from tidegate.client import (
 from tidegate.client.connecting.cluster import Cluster
 from tidegate.client.consuming.group_membership import GroupMembership, MembershipSettings
 from tidegate.runtime.clock import SystemClock
+from tidegate.tests.started import started
 from tidegate.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.cluster
@@ -36,9 +37,8 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "transaction.state.log.num.partitions": 2,
     }  # fmt: skip
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, settings)
-    asyncio.run(cluster.up())
-    yield cluster.bootstrap
-    asyncio.run(cluster.down())
+    with started(cluster):
+        yield cluster.bootstrap
 
 
 async def make(bootstrap: str, partitions: int = 2) -> str:

@@ -17,6 +17,7 @@ from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.tests.foreign_clients import Program
+from tidegate.tests.started import started
 from tidegate.wire.api import ApiKey
 
 from .conformance import Asker
@@ -93,11 +94,8 @@ def roomy_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClu
         "replica.lag.time.max.ms": 3000,
     }
     cluster = LocalCluster(tmp_path_factory.mktemp("roomy"), nodes=4, settings=times)
-    asyncio.run(cluster.up())
-    try:
+    with started(cluster):
         yield cluster
-    finally:
-        asyncio.run(cluster.down())
 
 
 @pytest.fixture(scope="session")

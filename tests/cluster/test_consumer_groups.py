@@ -22,6 +22,7 @@ from tidegate.client.administration.descriptions import NewTopic
 from tidegate.client.administration.group_descriptions import GroupDescription
 from tidegate.node.cluster.internal_topics import CONSUMER_OFFSETS, partition_for
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
+from tidegate.tests.started import started
 
 from .protocol_cases import fresh
 
@@ -50,11 +51,8 @@ while True:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster = LocalCluster(tmp_path_factory.mktemp("consumer-groups"), nodes=3, settings=SETTINGS)
-    asyncio.run(cluster.up())
-    try:
+    with started(cluster):
         yield cluster
-    finally:
-        asyncio.run(cluster.down())
 
 
 @pytest.fixture

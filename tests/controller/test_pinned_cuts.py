@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.controller.planning.pinned_cuts import (
+    UNCONFIRMED_MAX,
     UNCONFIRMED_MS,
     PinPlan,
     plan_expired_cuts,
@@ -174,6 +175,17 @@ def test_there_are_at_most_so_many(applier: Applier, monkeypatch: pytest.MonkeyP
     with pytest.raises(KafkaError, match="at most 100 pinned cuts: unpin one"):
         pin(applier.state, record())
     assert applier(operation(remove=["7"])).ok
+
+
+def test_so_many_at_most_are_pinned_at_a_time(applier: Applier) -> None:
+    for n in range(UNCONFIRMED_MAX):
+        assert applier(*pin(applier.state, record(f"cut{n}", str(n))).operations).ok
+    with pytest.raises(KafkaError, match="10 cuts are being pinned at present: try again") as refused:
+        pin(applier.state, record())
+    assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert pin(applier.state, record("cut7", "7")).operations, "a copy of a request that is being carried out"
+    applier(operation(confirm=[pb.PinConfirmation(pin_id="7", expires_at_ms=99)]))
+    assert applier(*pin(applier.state, record()).operations).ok
 
 
 def test_500_partitions_with_open_transactions_fit() -> None:

@@ -306,6 +306,20 @@ def test_the_number_of_holds_and_of_what_waits_is_bounded(monkeypatch: pytest.Mo
     assert code_of(decided.ask(HoldDecisions("cut", 500))) is ErrorCode.CONCURRENT_TRANSACTIONS
 
 
+def test_a_commit_whose_transaction_has_ended_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_holds, "HELD_REQUESTS_MAX", 1)
+    coordinator = Coordinator(version=1)
+    coordinator.hold()
+    coordinator.submit("ended", coordinator.end())
+    assert code_of(coordinator.ask(coordinator.end(commit=False))) is NONE
+    coordinator.carry_out()
+    assert coordinator.code("ended") is ErrorCode.INVALID_TXN_STATE
+    coordinator.begin()
+    coordinator.submit("next", coordinator.end())
+    coordinator.commit()
+    assert "next" not in coordinator.replies, "it waits"
+
+
 def test_a_job_is_decided_after_the_release_and_its_winners_are_named_before_they_commit() -> None:
     coordinator = Coordinator()
     opened = coordinator.ask(OpenAttempt(JOB, "a", 60_000))

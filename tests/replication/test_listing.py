@@ -48,6 +48,7 @@ from tidegate.wire.fetch import (
     parse_fetch_request,
     parse_fetch_response,
 )
+from tidegate.wire.primitives import INT64
 
 from .cluster import TOPIC_ID, Cluster, batch_of
 
@@ -318,6 +319,21 @@ async def test_each_field_of_an_answer_comes_to_the_followers_core(cluster: Clus
     for name in (field.name for field in fields(Answer)):
         answer, expected = shown[name]
         assert getattr(answer, name) == expected, name
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [(b"", -1), (b"\0\0\5", -1), (INT64.pack(5), 5), (INT64.pack(5) + b"later", 5)]
+)
+def test_what_another_version_says_of_gaps_is_read_as_far_as_known(
+    content: bytes, expected: int
+) -> None:
+    ours = FetchResponsePartition(0, may_have_offset_gaps=True, cleaned_at_most=5)
+    frame = b"".join(bytes(part) for part in encode_fetch_response(FETCH_VERSION, [("t", [ours])]))
+    known = bytes((16, 8)) + INT64.pack(5)
+    assert frame.count(known) == 1
+    frame = frame.replace(known, bytes((16, len(content))) + content)
+    ((_, (part,)),) = parse_fetch_response(FETCH_VERSION, memoryview(frame)).topics
+    assert (part.may_have_offset_gaps, part.cleaned_at_most) == (True, expected)
 
 
 def test_an_answer_without_later_fields_has_their_defaults() -> None:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import grpc
@@ -16,6 +16,7 @@ from tidegate.node.data import data_service
 from tidegate.node.data.range_turns import RangeTurns, Turn
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
+from tidegate.proto.range_chunks import RecordsChunk
 from tidegate.runtime.network import grpc_channel_blocking
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
@@ -66,6 +67,30 @@ def read(
 
 def wanted(steps: list[Step], start: int = 0, end: int = 1 << 60) -> list[tuple[int, bytes | None]]:
     return [(offset, record.value) for offset, record in committed(steps) if start <= offset < end]
+
+
+def test_every_method_of_the_service_is_served_with_its_types(cluster: ServedCluster) -> None:
+    """They are registered by hand: a method that is missing here would be UNIMPLEMENTED."""
+
+    class Server:
+        def add_generic_rpc_handlers(self, handlers: tuple[Any, ...]) -> None:
+            (self.served,) = handlers
+
+    class Details(NamedTuple):
+        method: str
+        invocation_metadata: tuple[()] = ()
+
+    server: Any = Server()
+    cluster.nodes[1].service.add_to_server(server)
+    for method in pb.DESCRIPTOR.services_by_name["Data"].methods:
+        handler = server.served.service(Details(f"/{pb.DESCRIPTOR.package}.Data/{method.name}"))
+        assert handler is not None, method.name
+        assert handler.response_streaming is method.server_streaming
+        request = getattr(pb, method.input_type.name)()
+        assert handler.request_deserializer(request.SerializeToString()) == request
+        reply = getattr(pb, method.output_type.name)
+        wrapped = RecordsChunk(reply()) if reply is pb.RangeChunk else reply()
+        assert handler.response_serializer(wrapped) == b""
 
 
 @pytest.mark.parametrize("partition", [0, 1])

@@ -9,7 +9,6 @@ them.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.tests.started import started
 
 from bench.spark_streams import jars
 
@@ -77,11 +77,8 @@ class Comparing(Generic[CaseT, VerdictT]):
         cases = [case for case in self.cases if given.only in self.name_of(case)]
         with tempfile.TemporaryDirectory(prefix="spark-connector-") as place:
             cluster = LocalCluster(Path(place) / "node", 1, self.settings)
-            asyncio.run(cluster.up())
-            try:
+            with started(cluster):
                 verdicts = self._verdicts(cases, cluster, Path(place))
-            finally:
-                asyncio.run(cluster.down())
         wrong = sum(verdict.unexplained for verdict in verdicts)
         stale = sum(verdict.stale for verdict in verdicts)
         print(f"{len(verdicts)} cases, {wrong} differ without a reason, {stale} reasons are stale")

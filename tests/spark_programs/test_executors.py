@@ -3,7 +3,6 @@ Executors)."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import tarfile
@@ -17,6 +16,7 @@ from tidegate.client import LocalCluster, NewTopic
 from tidegate.client.blocking import Admin, Producer
 from tidegate.spark.java import java_home
 from tidegate.tests.packaging.wheels import build_wheel, environment
+from tidegate.tests.started import started
 
 pytestmark = [
     pytest.mark.spark,
@@ -94,14 +94,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, {"transaction.state.log.num.partitions": 2})
-    asyncio.run(cluster.up())
-    with Admin(cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic("flights", 4, 1), NewTopic("copies", 2, 1)])
-    with Producer(cluster.bootstrap) as producer:
-        for number in range(1000):
-            producer.send("flights", b"%d" % number, partition=number % 4)
-    yield cluster.bootstrap
-    asyncio.run(cluster.down())
+    with started(cluster):
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic("flights", 4, 1), NewTopic("copies", 2, 1)])
+        with Producer(cluster.bootstrap) as producer:
+            for number in range(1000):
+                producer.send("flights", b"%d" % number, partition=number % 4)
+        yield cluster.bootstrap
 
 
 def test_executors_read_and_write_with_the_package_of_an_archive(site: Site, bootstrap: str) -> None:

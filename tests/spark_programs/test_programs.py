@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -26,6 +25,7 @@ from tidegate.client import LocalCluster, NewTopic
 from tidegate.client.blocking import Admin, Consumer, Producer
 from tidegate.tests.docs import test_examples
 from tidegate.tests.docs.test_examples import DOCS, EXAMPLES
+from tidegate.tests.started import started
 
 from bench.kafka_peer import default_cache
 from bench.spark_streams import fetched
@@ -59,9 +59,8 @@ def run(
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, settings)
-    asyncio.run(cluster.up())
-    yield cluster
-    asyncio.run(cluster.down())
+    with started(cluster):
+        yield cluster
 
 
 def create(node: LocalCluster, *topics: str) -> None:

@@ -3,7 +3,6 @@ by INSERT INTO."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from pyspark.sql.types import StructType
 from tidegate.client import LocalCluster, NewTopic
 from tidegate.client.blocking import Admin, Producer
 from tidegate.spark.session import local_session, stop_session
+from tidegate.tests.started import started
 
 pytestmark = [
     pytest.mark.spark,
@@ -35,18 +35,17 @@ def spark() -> Iterator[SparkSession]:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = {"transaction.state.log.num.partitions": 2}
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, settings)
-    asyncio.run(cluster.up())
-    with Admin(cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic("flights", 2, 1), NewTopic("copies", 2, 1)])
-    with Producer(cluster.bootstrap, transactional_id="writer") as producer:
-        with producer.transaction():
-            for number in range(20):
-                producer.send("flights", b"%d" % number, key=b"k%d" % (number % 3))
-        producer.begin()
-        producer.send("flights", b"aborted")
-        producer.abort()
-    yield cluster
-    asyncio.run(cluster.down())
+    with started(cluster):
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic("flights", 2, 1), NewTopic("copies", 2, 1)])
+        with Producer(cluster.bootstrap, transactional_id="writer") as producer:
+            with producer.transaction():
+                for number in range(20):
+                    producer.send("flights", b"%d" % number, key=b"k%d" % (number % 3))
+            producer.begin()
+            producer.send("flights", b"aborted")
+            producer.abort()
+        yield cluster
 
 
 def test_select_reads_a_topic_as_a_view(spark: SparkSession, node: LocalCluster) -> None:

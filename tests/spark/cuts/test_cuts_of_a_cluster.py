@@ -24,6 +24,7 @@ from tidegate.spark.planning import PlannedRange, plan
 from tidegate.spark.streaming.driver import StreamDriver
 from tidegate.spark.streaming.offsets import StreamOffset, from_json, to_json
 from tidegate.tests.eventually import eventually
+from tidegate.tests.started import started
 from tidegate.wire.records import decode_batch
 from typer.testing import CliRunner
 
@@ -36,9 +37,8 @@ PARTITIONS = 4
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = {"transaction.state.log.num.partitions": 3, "offsets.topic.num.partitions": 2}
     cluster = LocalCluster(tmp_path_factory.mktemp("nodes"), 3, settings)
-    asyncio.run(cluster.up())
-    yield cluster
-    asyncio.run(cluster.down())
+    with started(cluster):
+        yield cluster
 
 
 @pytest.fixture

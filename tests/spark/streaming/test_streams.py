@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate.client import LocalCluster, NewTopic
 from tidegate.client.blocking import Admin, Producer, Send
 from tidegate.spark.session import local_session, stop_session
+from tidegate.tests.started import started
 
 # A test cut off in the middle of a call to the JVM leaves the session unusable for the others.
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
@@ -35,9 +35,8 @@ def spark() -> Iterator[SparkSession]:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, settings)
-    asyncio.run(cluster.up())
-    yield cluster
-    asyncio.run(cluster.down())
+    with started(cluster):
+        yield cluster
 
 
 @pytest.fixture

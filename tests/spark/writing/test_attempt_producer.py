@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from uuid import uuid4
@@ -22,6 +21,7 @@ from tidegate.spark.writing.jobs_client import JobsClient
 from tidegate.spark.writing.options import parse_write_options
 from tidegate.spark.writing.results import WriteError
 from tidegate.spark.writing.rows import ROWS_MAX, Layout, Rows, rows_of
+from tidegate.tests.started import started
 from tidegate.wire.errors import ErrorCode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -33,9 +33,8 @@ MEMORY_BYTES = 1 << 16
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1)
-    asyncio.run(cluster.up())
-    yield cluster
-    asyncio.run(cluster.down())
+    with started(cluster):
+        yield cluster
 
 
 @pytest.fixture

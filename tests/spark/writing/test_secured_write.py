@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tidegate.spark.writing.options import parse_write_options
 from tidegate.spark.writing.results import WriteError
 from tidegate.spark.writing.rows import Layout
 from tidegate.spark.writing.writer import Sink
+from tidegate.tests.started import started
 from tidegate.wire.errors import ErrorCode
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -27,11 +27,10 @@ TOPIC = "secured"
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     settings = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, settings, with_users=True)
-    asyncio.run(cluster.up())
-    with Admin(cluster.bootstrap, security=cluster.security) as admin:
-        admin.create_topics([NewTopic(TOPIC, 1, 1)])
-    yield cluster
-    asyncio.run(cluster.down())
+    with started(cluster):
+        with Admin(cluster.bootstrap, security=cluster.security) as admin:
+            admin.create_topics([NewTopic(TOPIC, 1, 1)])
+        yield cluster
 
 
 def sink(node: LocalCluster, **more: str) -> Sink:

@@ -25,6 +25,7 @@ from tidegate.client.producing.partitioner import partition_of_key
 from tidegate.spark.java import java_home
 from tidegate.spark.session import LOOPBACK, settings, stop_session
 from tidegate.spark.source import register
+from tidegate.tests.started import started
 
 from .jobs_stub import AnswerLost, servers
 
@@ -55,9 +56,8 @@ def spark() -> Iterator[SparkSession]:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     state = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
     cluster = LocalCluster(tmp_path_factory.mktemp("node"), 1, state)
-    asyncio.run(cluster.up())
-    yield cluster
-    asyncio.run(cluster.down())
+    with started(cluster):
+        yield cluster
 
 
 @pytest.fixture
