@@ -14,10 +14,11 @@ and the leader epoch, and repeats, chunk by chunk:
 3. only then send the chunk; gRPC's flow control holds the stream until the reader takes it.
 
 So a reader gets no records that were read while this node lost the leadership.  The first chunk carries the
-aborted transactions of the *whole* range: the list cannot change later, since the range ends at or below the
-last stable offset.  A range at a cut (AT_CUT) ends at or below the high watermark: what its list lacks, since
-it is aborted later, is among the transactions that the cut leaves out.  The list also has transactions whose
-ABORT marker lies above the range.
+aborted transactions of the *whole* range: all are decided, since the range ends at or below the last stable
+offset.  Where the cleaner removes some of their markers meanwhile, the stream ends with an error that may
+pass, and the reader asks for the rest, with another list (`AbortedOfRange`).  A range at a cut (AT_CUT) ends
+at or below the high watermark: what its list lacks, since it is aborted later, is among the transactions that
+the cut leaves out.  The list also has transactions whose ABORT marker lies above the range.
 
 Streams beyond those that the node serves at once wait in a fair queue (`range_turns`); a reader of a newer
 version gets a message while it waits.  So does a reader that has used more than its quota
@@ -49,7 +50,7 @@ from ...replication.manager import ReplicaManager
 from ...replication.replica.replica import Replica
 from ...runtime import logs
 from ...security.quotas import QuotaKind
-from ...storage.log.bulk_read import BulkRead, begin_bulk_read
+from ...storage.log.bulk_read import AbortedOfRange, BulkRead, begin_bulk_read
 from ...storage.log.counting import AtCut, CountInvalidated, begin_count, count_stop
 from ...storage.log.health import unreadable
 from ...storage.log.log import Log
@@ -407,9 +408,15 @@ class DataService:
         committed = request.isolation != pb.READ_UNCOMMITTED
         pinned = _Pinned(replica, replica.leader_epoch)
         chunk_bytes = min(CHUNK_BYTES_MAX, request.chunk_bytes or CHUNK_BYTES_DEFAULT)
-        aborted = replica.log.aborted_transactions(request.start, request.end) if committed else []
+        aborted = AbortedOfRange(replica.log, request.start, request.end) if committed else None
         position = request.start
         while position < request.end:
+            if aborted is not None and not aborted.is_right_from(position):
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{request.topic}-{request.partition}: the cleaner has removed markers of aborted "
+                    f"transactions from the range since the read began: ask again from {position} on",
+                )
             read = begin_bulk_read(replica.log, position, chunk_bytes, request.end)
             try:
                 records, next_offset = await asyncio.get_running_loop().run_in_executor(self._pool, read.run)
@@ -426,17 +433,18 @@ class DataService:
                 next_offset=next_offset,
                 at_cut=request.isolation == pb.AT_CUT and position == request.start,
             )
-            for transaction in aborted:
-                fields.aborted_transactions.add(
-                    producer_id=transaction.producer_id, first_offset=transaction.first_offset
-                )
+            if aborted is not None:
+                for transaction in aborted.transactions:
+                    fields.aborted_transactions.add(
+                        producer_id=transaction.producer_id, first_offset=transaction.first_offset
+                    )
+                aborted.transactions = ()  # the reader has them; a stream may live long
             size = len(records)
             parking = loop.call_later(PARK_AFTER_S, self._park, turn, size)
             try:
                 yield RecordsChunk(fields, records)
             finally:
                 parking.cancel()
-            aborted = []
             position = next_offset
             granted.clear()
             self._turns.sent(turn, size, loop.time())

@@ -14,11 +14,15 @@ The order that makes this safe:
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ...runtime.disk import File
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import parse_header
+from ..segment.transaction_index import AbortedTransaction
 from .log import Log
 
 
@@ -79,6 +83,46 @@ def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) ->
             f"{min(upper_offset, log.log_end_offset)})",
         )
     return _place_of(log, offset, max_bytes, upper_offset)
+
+
+class AbortedOfRange:
+    """The aborted transactions of [start, end), which a reader that gets the range piece by piece is told
+    once.
+
+    The cleaner removes an ABORT marker when nothing of its transaction is left: a reader that waits for the
+    end of a transaction of its list would then take all later records of the producer for aborted, too.  And
+    the files may be exchanged for a copy with records that the cleaner had removed: they are in no list.  So
+    the list is looked at again before each piece, where such a thing has happened.  Used on the loop."""
+
+    __slots__ = ("_changes", "_end", "_last_offsets", "_log", "transactions")
+
+    def __init__(self, log: Log, start: int, end: int) -> None:
+        self._log = log
+        self._end = end
+        self.transactions: tuple[AbortedTransaction, ...] = tuple(log.aborted_transactions(start, end))
+        self._last_offsets = _last_offsets(self.transactions)
+        self._changes = _changes(log)
+
+    def is_right_from(self, offset: int) -> bool:
+        """Whether the list is that of the batches that a read from `offset` on finds now.
+
+        False also where a transaction that began in the range was aborted since: a range at a cut may have
+        some."""
+        changes = _changes(self._log)
+        if changes != self._changes:
+            now = _last_offsets(self._log.aborted_transactions(offset, self._end))
+            if now != self._last_offsets[bisect_left(self._last_offsets, offset) :]:
+                return False
+            self._changes = changes
+        return True
+
+
+def _last_offsets(transactions: Iterable[AbortedTransaction]) -> array[int]:
+    return array("q", sorted(each.last_offset for each in transactions))
+
+
+def _changes(log: Log) -> tuple[int, int]:
+    return log.truncations, log.segments.switches
 
 
 def begin_copy(log: Log, offset: int, max_bytes: int) -> BulkRead:

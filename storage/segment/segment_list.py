@@ -52,7 +52,7 @@ class TruncationPoint(NamedTuple):
 class Segments(Sequence[Segment]):
     """See the module's text."""
 
-    __slots__ = ("_directory", "_disk", "_files", "_list", "active", "size_bytes")
+    __slots__ = ("_directory", "_disk", "_files", "_list", "active", "size_bytes", "switches")
 
     def __init__(self, files: OpenFiles, directory: Path, segments: list[Segment]) -> None:
         assert segments
@@ -63,6 +63,8 @@ class Segments(Sequence[Segment]):
         self.active = segments[-1]
         self.size_bytes = sum(segment.size_bytes for segment in segments)
         """Of the batches; the log adds what it appends."""
+        self.switches = 0
+        """How often a cleaned segment has taken the place of others."""
 
     def __len__(self) -> int:
         return len(self._list)
@@ -236,6 +238,7 @@ class Segments(Sequence[Segment]):
         for segment in old:
             segment.close()
         self._list[at : at + len(old)] = [new]
+        self.switches += 1
         self._count()
 
     def require_replaceable(self, old: Sequence[Segment], new: Segment) -> int:

@@ -29,10 +29,11 @@ _CHECKS = 32767  # so that no check, with its sign lost, is 0
 
 
 class AbortedTransaction(NamedTuple):
-    """A producer's records from `first_offset` up to its abort marker are void."""
+    """A producer's records from `first_offset` up to its abort marker, at `last_offset`, are void."""
 
     producer_id: int
     first_offset: int
+    last_offset: int
 
 
 class TransactionIndexEntry(NamedTuple):
@@ -80,7 +81,7 @@ def collect_aborted(
     can overlap."""
     for entry in entries:
         if entry.last_offset >= start_offset and entry.first_offset < upper_offset:
-            found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
+            found.append(AbortedTransaction(*entry[:3]))
         if entry.last_stable_offset >= upper_offset:
             return True
     return False

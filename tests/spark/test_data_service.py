@@ -17,12 +17,14 @@ from tidegate.node.data.range_turns import RangeTurns, Turn
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.proto.range_chunks import RecordsChunk
+from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.network import grpc_channel_blocking
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.storage.cleaning.cleaner import CleaningResult, clean_now
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import NewRecord, decode_batch, encode_batch
+from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker
 
 from .served import FIRST_TIMESTAMP_MS, TOPIC_ID, ServedCluster, Step, committed, history
 
@@ -289,6 +291,47 @@ def test_a_stream_ends_when_leadership_does_and_resumes_at_the_new_leader(
                 cluster.kill_server(1)
                 cluster.move("flights", 0, 2)
         assert seen == wanted(steps)
+        client.close()
+
+
+def test_a_marker_that_the_cleaner_removes_during_a_read_hides_no_later_record(tmp_path: Path) -> None:
+    """The reader was told of the aborted transaction, and would wait for its end."""
+    at_ms, horizon_ms = FIRST_TIMESTAMP_MS, 1_000
+    others = [
+        [NewRecord(b"%d" % key, bytes(1_000), (), at_ms) for key in range(first, first + 30)]
+        for first in range(0, 9_000, 30)
+    ]
+
+    def transaction(value: bytes, sequence: int, kind: ControlType) -> list[Step]:
+        records = [NewRecord(value, value, (), at_ms)]
+        data = encode_batch(
+            records, producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True
+        )
+        return [Step(data, records, 7), Step(encode_marker(kind, 7, 0, 0, at_ms), [], 7, kind)]
+
+    steps = [Step(encode_batch(records), records, -1) for records in others]
+    steps[-5:-5] = transaction(b"aborted", 0, ControlType.ABORT)
+    steps[-3:-3] = transaction(b"committed", 1, ControlType.COMMIT)
+    configs = {"cleanup.policy": "compact", "delete.retention.ms": str(horizon_ms)}
+    with ServedCluster(tmp_path, nodes=1, **configs, **{"min.cleanable.dirty.ratio": "0"}) as cluster:
+        cluster.fill("flights", 0, steps, leader=1)
+        log = cluster.nodes[1].replicas.replica("flights", 0).log
+
+        async def clean(now_ms: int, horizon_ms: int | None) -> CleaningResult | None:
+            return clean_now(log, RealDisk(), now_ms, horizon_ms=horizon_ms)
+
+        first = cluster.run(clean(at_ms, None))
+        client = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
+        request = RangeRequest("flights", TOPIC_ID.bytes, 0, 0, log.last_stable_offset, True, True)
+        seen: list[bytes | None] = []
+        for number, chunk in enumerate(fetch_range(client, request)):
+            if number == 0:
+                second = cluster.run(clean(at_ms + 2 * horizon_ms, first.next_horizon_ms))
+                assert second.counts.batches_changed == 1
+            for position, _ in chunk.visible:
+                seen += [record.key for record in decode_batch(chunk.records, position)]
+        written = [record.key for step in steps for record in step.records]
+        assert seen == [key for key in written if key != b"aborted"]
         client.close()
 
 

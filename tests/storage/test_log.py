@@ -227,7 +227,7 @@ def test_aborted_transactions_are_found_across_segments(log: Log) -> None:
     append_marker(log, marker(7, 1, commit=False))  # offset 6
     append_marker(log, marker(8, 1, commit=True))
     assert len(log.segments) >= 3
-    assert log.aborted_transactions(0, 1) == [(7, 0)] == log.aborted_transactions(5, 8)
+    assert log.aborted_transactions(0, 1) == [(7, 0, 6)] == log.aborted_transactions(5, 8)
     assert log.aborted_transactions(7, 8) == []
 
 
@@ -395,7 +395,7 @@ def test_an_abort_whose_index_entry_does_not_fit_is_not_written_at_all() -> None
     assert log.aborted_transactions(0, 9) == []
     disk.capacity = None
     append_marker(log, marker(7, 1, commit=False))
-    assert log.aborted_transactions(0, 9) == [(7, 0)]
+    assert log.aborted_transactions(0, 9) == [(7, 0, 1)]
     assert len(stored(log)) == 2
 
 
