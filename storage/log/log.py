@@ -103,6 +103,8 @@ class Log:
         self.cleaned_at_most = self.decided_end if config.may_have_offset_gaps else 0
         """No record at or above this offset has let the cleaner, of this log or of the one that it was copied
         from, take another one away.  Of the process's former life nothing more exact is known."""
+        self._copied_cleaned_at_most = 0
+        """What leaders have said of it in this life (`note_copied`)."""
         self.was_copied_in_part = config.may_have_offset_gaps and self._log_end > self._log_start
         """Perhaps: the process's former life may have copied some of a log that was cleaned, and not have
         come to what the cleaner had seen.  `cleaned_at_most` may be too low until `note_copied`, unless the
@@ -208,9 +210,10 @@ class Log:
         )
 
     def keep(self, pins: tuple[Pin, ...]) -> None:
-        """From now on, what these pins name, and no other."""
+        """From now on, what these pins name, and no other.  A leader may have applied the end of a pin before
+        this node, and have cleaned since: what it said counts again once the pin has gone here."""
         self.pins = pins
-        self.note_cleaned(0)
+        self.note_cleaned(self._copied_cleaned_at_most)
 
     def note_cleaned(self, offset: int) -> None:
         """Records below this offset may let the cleaner take others away, here or in the log that this one
@@ -220,6 +223,7 @@ class Log:
 
     def note_copied(self, cleaned_at_most: int) -> None:
         """A leader says what its `Replica.cleaned_at_most_for` this log is."""
+        self._copied_cleaned_at_most = max(self._copied_cleaned_at_most, cleaned_at_most)
         self.note_cleaned(cleaned_at_most)
         self.was_copied_in_part = False
 
@@ -508,6 +512,7 @@ class Log:
         self.truncations += 1
         self.cleaned_to = min(self.cleaned_to, end)
         self.cleaned_at_most = min(self.cleaned_at_most, end)
+        self._copied_cleaned_at_most = min(self._copied_cleaned_at_most, end)
         self.local.prepare_truncation(end, epochs, restart_at)
 
     def _end_at(self, end: int) -> None:

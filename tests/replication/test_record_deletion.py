@@ -246,6 +246,28 @@ async def test_an_open_transaction_bounds_what_a_follower_that_catches_up_notes(
     await cluster.stop_all()
 
 
+async def test_a_pin_that_has_ended_vouches_for_nothing_that_a_follower_copied_since(tmp_path: Path) -> None:
+    """The metadata reach the follower late: its leader has applied the end of the pin, and cleaned since."""
+    cluster = Cluster(tmp_path)
+    cluster.start(1)
+    cluster.create(isr=(1,), min_isr=1, cleanup_policy="compact")
+    for _ in range(5):
+        keyed = encode_batch([NewRecord(b"key", b"value", (), 1_700_000_000_000)])
+        cluster.managers[1].append_now("t", 0, keyed, origin=AppendOrigin.CLIENT, required_acks=1)
+    await eventually(lambda: cluster.log(1).high_watermark == 5)
+    cluster.start(3)
+    assignment = cluster.partitions["t", 0]
+    pin = Pin("nightly", 0, 5, settled_end=1, is_confirmed=True)
+    cluster.publish([replace(assignment, pins=(pin,))], to=[3])
+    await eventually(lambda: cluster.log(3).log_end_offset == 5)
+    log = cluster.log(3)
+    assert log.pin_problem(pin) is None
+    cluster.publish([assignment], to=[3])
+    assert log.cleaned_at_most == 5
+    assert log.pin_problem(Pin("older", 0, 5, settled_end=2)) is not None
+    await cluster.stop_all()
+
+
 async def test_a_follower_below_what_may_be_committed_may_lack_something(
     tmp_path: Path,
 ) -> None:

@@ -27,7 +27,7 @@ BECOMES: Final[dict[str, dict[str, str]]] = {
         "stays falls stays stays": "_log_start",
         "rises rises stays rises": "truncations",
         "other other stays stays": "_epochs producers",
-        "falls falls stays stays": "_high_watermark _log_end cleaned_at_most",
+        "falls falls stays stays": "_copied_cleaned_at_most _high_watermark _log_end cleaned_at_most",
         "falls falls stays falls": "cleaned_to",
     },
     "LocalLog": {
@@ -78,7 +78,8 @@ def made(disk: LyingDisk, folder: Path) -> Log:
     log.local.start_note.want(6)
     log.local.start_note.write()
     log.local.start_note.want(9)
-    log.cleaned_to = log.cleaned_at_most = 24
+    log.cleaned_to = 24
+    log.note_copied(24)
     log.local.durability._offset_gap = 98, 99
     log.begin_flush()
     return log
