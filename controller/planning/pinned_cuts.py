@@ -17,7 +17,7 @@ Then, of each such partition:
   is added later copies one of them.
 
 Times are the active controller's, so that all nodes agree about the end of a pin: an entry of the log ends
-it.
+it.  They are steady (`Clock.steady_ms`): an administrator who sets the controller's clock ends no pin.
 """
 
 from __future__ import annotations

@@ -274,8 +274,8 @@ class ControllerPlanner:
         self._tokens_looked_at = now
         return plan_ended_tokens(self._state, wall_ms)
 
-    def end_pins(self, wall_ms: int) -> Plan:
-        return plan_expired_cuts(self._state, wall_ms)
+    def end_pins(self, steady_ms: int) -> Plan:
+        return plan_expired_cuts(self._state, steady_ms)
 
     def _steps_of_moves(self) -> list[Wanted]:
         present = self._state.active_node_ids()

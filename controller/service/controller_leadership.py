@@ -135,7 +135,7 @@ class ControllerLeadership:
             if not plan.operations:
                 plan = planner.end_tokens(now, self._clock.wall_ms())
             if not plan.operations:
-                plan = planner.end_pins(self._clock.wall_ms())
+                plan = planner.end_pins(self._clock.steady_ms())
             if not plan.operations:
                 return
             for operation in plan.operations:

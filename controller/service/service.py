@@ -477,7 +477,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
                 planner.sessions,
                 request,
                 self._config.cut_retention_ms_max,
-                self._clock.wall_ms(),
+                self._clock.steady_ms(),
                 applied_before=self._applied_before(request.request_id),
             )
 

@@ -19,6 +19,7 @@ from tidegate.chaos.sim.quorum.commands import KINDS, Commands
 from tidegate.chaos.sim.replication.clock import VirtualClock
 from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
 from tidegate.controller.planning import topics
+from tidegate.controller.planning.pinned_cuts import UNCONFIRMED_MS
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
 from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.service import pipeline as planning
@@ -705,6 +706,26 @@ def test_a_term_that_ends_while_it_begins_starts_no_planner(
     ticking.clear()
     controller.run_for(1.0)
     assert len({id(planner) for planner in ticking}) == (1 if looks else 2)
+
+
+def test_a_clock_that_is_set_ends_no_pin_and_a_minute_does(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pin that ends takes away what it kept: no administrator does that by a step of the time."""
+    controller.join(1)
+    controller.finish(controller.create("t"))
+    topic = pb.PinnedTopicRecord(topic_id=controller.log.state.topics["t"].topic_id.bytes, name="t")
+    topic.partitions.add(partition=0)
+    wanted = pb.PinnedCutRecord(name="nightly", pin_id="p", topics=[topic])
+    request = rpc.ChangePinnedCutRequest(pin=wanted, retention_ms=1000)
+    assert controller.finish(controller.service.ChangePinnedCut(request, None)).status.error == 0
+    controller.log.commit_s = 0.001
+    wall_ms = VirtualClock.wall_ms
+    monkeypatch.setattr(VirtualClock, "wall_ms", lambda self: wall_ms(self) + 3_600_000)
+    controller.run_for(UNCONFIRMED_MS / 1000 - 2)
+    assert "nightly" in controller.log.state.pinned_cuts
+    controller.run_for(4.0)
+    assert controller.log.state.pinned_cuts == {}
 
 
 def test_what_is_tried_on_a_copy_leaves_the_state_as_it_is() -> None:
