@@ -180,9 +180,12 @@ class JobDecisions:
             return True
         is_last = self.book.last_committed.get(job_id.sink) == job_id
         retention_ms = self._config.job_retention_ms
+        while_asked_ms = min(retention_ms, UNNAMED_RETENTION_MS)
         if job_id.batch.startswith(UNNAMED):
-            retention_ms = min(retention_ms, UNNAMED_RETENTION_MS)
-        return not is_last and job.decided_ms + retention_ms < now_ms
+            retention_ms = while_asked_ms
+        # The clock of the coordinator that decided may be behind, and the driver still wait for its answer.
+        known_until_ms = max(job.decided_ms + retention_ms, self._activated_ms + while_asked_ms)
+        return not is_last and known_until_ms < now_ms
 
     def _forget(self, job_ids: Sequence[JobId], context: Context) -> TransactionOutcome:
         names = [job_id for job_id in job_ids if self._is_forgettable(job_id, context.now_ms)]

@@ -394,6 +394,21 @@ def test_a_batch_that_no_second_run_asks_for_is_forgotten_after_an_hour(
     assert list(made.shard.jobs.book.jobs) == [named]
 
 
+def test_a_coordinator_whose_clock_is_ahead_forgets_no_decision_that_a_driver_may_ask_for(
+    coordinator: Coordinator,
+) -> None:
+    """Its predecessor has died before it answered."""
+    unnamed = JobId("sink", "unnamed-7f")
+    winner = coordinator.prepared("a", unnamed)
+    coordinator.decide(winner, job=unnamed)
+    coordinator.now_ms += 2 * HOUR_MS
+    after = coordinator.fail_over()
+    after.wait(0)
+    assert outcome(after.decide(winner, job=unnamed)) == (JobState.COMMITTED, True)
+    after.wait(2 * HOUR_MS)
+    assert after.shard.jobs.book.jobs == {}
+
+
 def test_a_list_and_a_description_say_what_there_is(coordinator: Coordinator) -> None:
     committed(coordinator, JOB)
     coordinator.prepared("a", JobId("sink", "8"))
