@@ -310,14 +310,20 @@ def test_a_marker_that_the_cleaner_removes_during_a_read_hides_no_later_record(t
         return [Step(data, records, 7), Step(encode_marker(kind, 7, 0, 0, at_ms), [], 7, kind)]
 
     steps = [Step(encode_batch(records), records, -1) for records in others]
-    steps[-5:-5] = transaction(b"aborted", 0, ControlType.ABORT)
-    steps[-3:-3] = transaction(b"committed", 1, ControlType.COMMIT)
-    configs = {"cleanup.policy": "compact", "delete.retention.ms": str(horizon_ms)}
-    with ServedCluster(tmp_path, nodes=1, **configs, **{"min.cleanable.dirty.ratio": "0"}) as cluster:
+    steps[-40:-40] = transaction(b"aborted", 0, ControlType.ABORT)
+    steps[-30:-30] = transaction(b"committed", 1, ControlType.COMMIT)
+    configs = {
+        "cleanup.policy": "compact",
+        "delete.retention.ms": str(horizon_ms),
+        "min.cleanable.dirty.ratio": "0",
+        "segment.bytes": "500000",
+    }
+    with ServedCluster(tmp_path, nodes=1, **configs) as cluster:
         cluster.fill("flights", 0, steps, leader=1)
         log = cluster.nodes[1].replicas.replica("flights", 0).log
 
         async def clean(now_ms: int, horizon_ms: int | None) -> CleaningResult | None:
+            log.flush_now()  # what is not durable is not cleaned
             return clean_now(log, RealDisk(), now_ms, horizon_ms=horizon_ms)
 
         first = cluster.run(clean(at_ms, None))
