@@ -255,9 +255,7 @@ class Producer:
     async def _wait_for_room(self, size: int) -> None:
         try:
             async with asyncio.timeout(self._options.max_block_s):
-                while not self._accumulator.has_room(size):
-                    self._require_open()
-                    await self._sender.wait_progress()
+                await self._sender.wait_for_room(size, self._require_open)
         except TimeoutError:
             raise BufferExhausted(
                 ErrorCode.REQUEST_TIMED_OUT,

@@ -157,6 +157,18 @@ class Sender:
     def notify_progress(self) -> None:
         self._progress.set()
 
+    async def wait_for_room(self, size_bytes: int, require_going_on: Callable[[], None]) -> None:
+        """Waits until a record of this size has room.  Meanwhile no batch lingers, as in Kafka's producer: it
+        would keep the memory that the record waits for."""
+        self._accumulator.begin_flush()
+        try:
+            self.wake()
+            while not self._accumulator.has_room(size_bytes):
+                require_going_on()
+                await self.wait_progress()
+        finally:
+            self._accumulator.end_flush()
+
     async def flush(self) -> None:
         """Waits until every batch appended so far has an outcome."""
         mark = self._accumulator.started_count

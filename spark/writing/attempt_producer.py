@@ -176,10 +176,7 @@ class AttemptProducer:
     async def _wait_for_room(self, parts: _Parts, size: int) -> None:
         try:
             async with asyncio.timeout(self._producer.max_block_s):
-                parts.sender.wake()
-                while not parts.accumulator.has_room(size):
-                    parts.manager.require_sending()
-                    await parts.sender.wait_progress()
+                await parts.sender.wait_for_room(size, parts.manager.require_sending)
         except TimeoutError:
             reason = parts.sender.waits_for(0.0)
             raise BufferExhausted(

@@ -454,6 +454,14 @@ async def test_a_full_buffer_waits_and_then_says_so(broker: Any, misbehaviour: A
         broker._scripts.clear()
 
 
+async def test_what_lingers_is_sent_when_a_record_has_no_room(broker: Any) -> None:
+    settings: dict[str, Any] = {"memory_bytes": 4000, "max_block_s": 5.0, "batch_bytes": 10_000}
+    async with Producer(broker.bootstrap, linger_ms=60_000, **settings) as producer:
+        lingering = await producer.send("t", b"x" * 1500, partition=0)
+        await producer.send("t", b"x" * 3000, partition=0)
+        assert lingering.done()
+
+
 async def test_wrong_use_is_refused_with_advice(broker: Any) -> None:
     async with transactional(broker) as producer:
         with pytest.raises(RequestError, match="begin"):
