@@ -13,8 +13,8 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyspark
@@ -41,7 +41,7 @@ from .options import (
 )
 from .planning import plan
 from .range_reader import RangePartition, RangeReader
-from .schema import projected_columns, spark_schema
+from .schema import SchemaError, projected_columns, spark_schema
 from .worker_memory import keep_memory_in_daemon
 from .writing.options import WriteOptions, has_write_options, parse_write_options
 
@@ -108,7 +108,14 @@ class TidegateSource(SentToExecutors, DataSource):
         return TidegateReader(self._batch, projected_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A reader of the columns that `schema` has, for a stream.  Raises OptionError, SchemaError."""
+        """A reader of the columns that `schema` has, for a stream; of options or columns that fit none, a
+        reader that says so."""
+        try:
+            return self._stream_reader(schema)
+        except (OptionError, SchemaError) as error:
+            return _RefusedStream(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         if isinstance(self._stream, OptionError):
             raise self._stream
         if not hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit"):
@@ -189,6 +196,30 @@ class TidegateReader(SentToExecutors, DataSourceReader):
         """The task's records as Arrow batches, by offset.  In a task.  Raises ReadError when no node serves
         them, KafkaError for a batch that cannot be decoded."""
         return self._ranges.read(partition)
+
+
+class _RefusedStream(DataSourceStreamReader):
+    """Ends its query with an error, whatever Spark calls first.  PySpark does not show an error of
+    `streamReader` itself: it fails on the reader that it has not got (UnboundLocalError), and shows that one
+    last."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> Any:  # PySpark 4.0 has no ReadLimit
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._error
+
+    def latestOffset(self, *_: object) -> dict[str, Any]:
+        raise self._error
+
+    def partitions(self, *_: object) -> Sequence[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
 
 
 def register(spark: SparkSession) -> None:
