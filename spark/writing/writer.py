@@ -89,7 +89,8 @@ class Sink:
         if outcome.rows_replayed:
             log.warning(
                 "batch_was_committed_before", sink=outcome.sink, batch=batch, rows=outcome.rows_replayed,
-                advice="these rows are not written again",
+                advice="these rows are not written again; if another query or program has this sinkId, they"
+                " are written nowhere: give each one a sinkId of its own",
             )  # fmt: skip
         if outcome.sink is None or not outcome.winners:
             return outcome  # the tasks had no rows: the job was never opened
@@ -112,8 +113,9 @@ class Sink:
         return outcome
 
     def abort(self, messages: Messages, batch: str) -> None:
-        """On the driver: aborts the job unless it is committed, or another run has it.  Raises WriteError
-        when no coordinator says so; then the job's deadline ends it."""
+        """On the driver: aborts the job unless it is committed, or another run has it.  Where no coordinator
+        says so, the job's deadline ends it: that is no error, because Spark would hide the one that has
+        failed the write behind it."""
         keep_memory()
         log_as_a_worker()
         outcome = outcome_of(messages, batch)
@@ -123,6 +125,13 @@ class Sink:
         jobs = self.client(pb.Job(sink=sink, batch=batch))
         try:
             decision = jobs.abort(outcome.run)
+        except WriteError as error:
+            log.warning(
+                "abort_not_confirmed", sink=sink, batch=batch, reason=error,
+                advice="the job ends by its deadline (jobTimeoutMs), or by `tidegate jobs abort`; where the"
+                " answer to its commit was lost it may be committed: `tidegate jobs describe` tells",
+            )  # fmt: skip
+            return
         finally:
             jobs.close()
         if decision.outcome == pb.COMMITTED:

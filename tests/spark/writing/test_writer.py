@@ -11,6 +11,7 @@ from tidegate.spark.writing.options import parse_write_options
 from tidegate.spark.writing.results import Attempt, TaskResult, WriteError
 from tidegate.spark.writing.rows import Layout
 from tidegate.spark.writing.writer import Sink
+from tidegate.wire.errors import ErrorCode
 
 ATTEMPT = Attempt("0-0-abc", 7, 1)
 
@@ -84,3 +85,17 @@ def test_what_a_task_says_names_its_run_and_so_does_its_attempt(monkeypatch: pyt
     assert names == [f"3-14-abc-{said.run}"]
     other, _ = sink(monkeypatch, pb.ABORTED)
     assert other.write(pb.Job(sink="etl", batch="3"), "3-14-abc", iter(())).run not in (said.run, None)
+
+
+def test_an_abort_without_an_answer_does_not_hide_what_has_failed_the_write(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark would show both errors in one trace of 178 lines."""
+    made, jobs = sink(monkeypatch, pb.ABORTED)
+
+    def unanswered(run: str | None) -> pb.JobReply:
+        raise WriteError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is there")
+
+    monkeypatch.setattr(jobs, "abort", unanswered)
+    made.abort([None, TaskResult("etl", "3", 0, run="r")], "3")
+    assert "abort_not_confirmed" in caplog.text
