@@ -107,7 +107,10 @@ def available(start: StreamOffset, seen: Seen, options: ReadOptions) -> Availabl
     going_on = {key: start.positions[key] for key in covered(options.selection, start.positions)}
     if len(going_on) < len(start.positions):
         left_out = list_partitions(start.positions.keys() - going_on.keys())
-        notes.append(f"the options select {left_out} no more, which the checkpoint has")
+        notes.append(
+            f"the options select {left_out} no more, which the checkpoint has: selected again later, they "
+            "are read from their start"
+        )
     gone = _gone_topics({topic for topic, _ in going_on}, start, seen, losses)
     for key, position in going_on.items():
         if key[0] in gone:
