@@ -106,6 +106,101 @@ def test_tasks_are_followed_to_their_end() -> None:
     assert updates[-1] == {"completed": 7, "total": 7}
 
 
+class Bar:
+    """Takes the place of the terminal's."""
+
+    def __init__(self) -> None:
+        self.updates: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Draws nothing."""
+
+    def add_task(self, title: str, total: int | None) -> str:
+        return title
+
+    def update(self, bar: str, **values: Any) -> None:
+        self.updates.append(values)
+
+
+@pytest.fixture
+def bar(monkeypatch: pytest.MonkeyPatch) -> Bar:
+    bar = Bar()
+    monkeypatch.setattr(bars, "_progress", lambda: bar)
+    return bar
+
+
+def test_the_bar_of_a_stream_shows_its_rows_and_its_lag(bar: Bar) -> None:
+    class Late(Query):
+        """Has nothing to report at the first look."""
+
+        def awaitTermination(self, seconds: float) -> bool:
+            self.looks += 1
+            return self.looks > len(self._reports)
+
+        @property
+        def recentProgress(self) -> list[Any]:
+            return [SimpleNamespace(json=json.dumps(each)) for each in self._reports[: self.looks - 1]]
+
+    query: Any = Late(REPORTS)
+    bars.watch(query)
+    assert bar.updates == [
+        {"completed": 0, "total": None},
+        {"completed": 100, "total": 300},
+        {"completed": 300, "total": 300},
+    ]
+
+
+def test_the_bar_of_a_job_follows_its_tasks_and_ends_with_it(bar: Bar) -> None:
+    stages = {1: SimpleNamespace(numCompletedTasks=3, numTasks=4), 2: None}
+    tracker = SimpleNamespace(getActiveStageIds=lambda: stages, getStageInfo=stages.get)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
+    before = set(threading.enumerate())
+    with pytest.raises(RuntimeError, match="of the job"), bars.tasks_bar(spark):
+        assert set(threading.enumerate()) > before
+        raise RuntimeError("of the job")
+    assert set(threading.enumerate()) == before
+    assert bar.updates[-1] == {"completed": 3, "total": 4}
+
+
+def test_a_job_over_spark_connect_has_a_bar_without_tasks(bar: Bar) -> None:
+    class Connect:
+        @property
+        def sparkContext(self) -> Any:
+            raise RuntimeError("JVM_ATTRIBUTE_NOT_SUPPORTED")
+
+    spark: Any = Connect()
+    before = set(threading.enumerate())
+    with bars.tasks_bar(spark):
+        assert set(threading.enumerate()) == before
+    assert bar.updates == []
+
+
+def test_a_report_may_come_as_spark_connect_gives_it() -> None:
+    class Dictionaries(Query):
+        @property
+        def recentProgress(self) -> list[Any]:
+            return self._reports[: self.looks]
+
+    query: Any = Dictionaries(REPORTS)
+    assert bars.watch(query) == REPORTS
+
+
+def test_a_trigger_without_rows_has_a_report_until_it_has_some() -> None:
+    idle = {**REPORTS[1], "numInputRows": 0}
+    query: Any = Query([REPORTS[0], idle, REPORTS[1]])
+    assert bars.watch(query) == REPORTS
+    query = Query([REPORTS[0], idle])
+    assert bars.watch(query) == [REPORTS[0], idle]
+
+
+def test_a_micro_batch_of_no_time_has_a_speed() -> None:
+    html = stream_page("flights", [report(0, 5, {"0": 0}), report(1, 7, {"0": 0})])
+    assert "12 rows in 2 micro-batches" in html
+
+
 def test_the_page_has_lag_speed_steps_and_commits() -> None:
     html = stream_page("flights", REPORTS)
     assert "300 rows in 2 micro-batches" in html

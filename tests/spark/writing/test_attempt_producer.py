@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from tidegate.client import LocalCluster, NewTopic
+from tidegate.client import ConsumerRecord, LocalCluster, NewTopic
 from tidegate.client.blocking import Admin, Consumer
 from tidegate.client.connecting.errors import RequestError
 from tidegate.client.producing.accumulator import RECORD_OVERHEAD_BYTES, Accumulator, ProducerBatch
+from tidegate.client.producing.partitioner import partition_of_key
 from tidegate.client.requests.transaction_requests import Identity
 from tidegate.proto import jobs_pb2 as pb
 from tidegate.spark.channels import Channels
@@ -22,7 +29,7 @@ from tidegate.spark.writing.options import parse_write_options
 from tidegate.spark.writing.results import WriteError
 from tidegate.spark.writing.rows import ROWS_MAX, Layout, Rows, rows_of
 from tidegate.tests.started import started
-from tidegate.wire.errors import ErrorCode
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
@@ -163,12 +170,102 @@ def test_a_partition_that_the_topic_does_not_have_is_named(node: LocalCluster, m
         producer.send(rows(topic, 3, 2))
 
 
+def test_a_record_that_the_leader_refuses_fails_the_attempt_with_its_reason(
+    node: LocalCluster, make: Make
+) -> None:
+    topic = f"t-{uuid4().hex[:8]}"
+    with Admin(node.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1, {"max.message.bytes": "500"})])
+    producer = make({})
+    producer.start()
+    batch = pa.RecordBatch.from_arrays([pa.array([bytes(1000)])], ["value"])
+    large = next(rows_of(batch, Layout(("value",), topic), 0))
+    producer.send(large)
+    for go_on in (producer.finish, partial(producer.send, large)):
+        with pytest.raises(KafkaError) as refused:
+            go_on()
+        assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_keys_choose_partitions_as_kafkas_clients_do(node: LocalCluster, make: Make) -> None:
+    topic = f"t-{uuid4().hex[:8]}"
+    with Admin(node.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1)])
+    producer = make({})
+    producer.start()
+    keys = [b"%d" % number for number in range(20)]
+    for names, columns in (
+        (["key", "value"], [pa.array(keys), pa.array(keys)]),
+        (["value"], [pa.array([b"no key"])]),
+    ):
+        batch = pa.RecordBatch.from_arrays(columns, names)
+        producer.send(next(rows_of(batch, Layout(tuple(names), topic), 0)))
+    producer.finish()
+    found = {record.key: record.partition for record in stored(node, topic, 21)}
+    assert found.keys() == {None, *keys}
+    assert {key: found[key] for key in keys} == {key: partition_of_key(key, 2) for key in keys}
+
+
+def test_a_broker_that_does_not_answer_is_an_error_at_the_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        address = f"127.0.0.1:{gone.getsockname()[1]}"
+    options = parse_write_options({"bootstrap": address, "kafka.max.block.ms": "300"})
+    producer = AttemptProducer(options, None, "tidegate.job/etl/b/a", Identity(1, 0))
+    with pytest.raises(KafkaError, match="the brokers"):
+        producer.start()
+    producer.close()
+    assert not producer._thread.is_alive()
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_what_is_closed_keeps_no_thread_and_no_connection(make: Make, starts: bool) -> None:
+    producer = make({})
+    parts = None
+    if starts:
+        producer.start()
+        parts = producer._parts
+        assert parts is not None
+    for _ in range(2):
+        producer.close()
+        assert not producer._thread.is_alive()
+        assert producer._loop.is_closed()
+    assert parts is None or parts.cluster._closed
+
+
+def test_a_task_that_is_interrupted_leaves_nothing_running(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer, began, cancelled = make({}), threading.Event(), threading.Event()
+
+    async def work() -> None:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    def result(_: Any, timeout: float | None = None) -> None:
+        assert began.wait(10)
+        raise KeyboardInterrupt
+
+    producer.start()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Future, "result", result)
+        producer._call(work())
+    assert cancelled.wait(10)
+
+
 def values(node: LocalCluster, topic: str, count: int) -> list[bytes]:
-    """Of all records in the log, also while nothing is committed."""
+    return sorted(record.value or b"" for record in stored(node, topic, count))
+
+
+def stored(node: LocalCluster, topic: str, count: int) -> list[ConsumerRecord]:
+    """All records in the log, also while nothing is committed."""
     with Consumer(node.bootstrap, isolation="read_uncommitted", auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
-        found: list[bytes] = []
+        found: list[ConsumerRecord] = []
         while len(found) < count:
-            found += [record.value or b"" for record in consumer.poll()]
+            found += consumer.poll()
         assert sum(consumer.end_offsets([(topic, 0), (topic, 1)]).values()) == count
-    return sorted(found)
+    return found
