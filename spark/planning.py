@@ -111,7 +111,12 @@ def _plan_at_cut(client: DataClient, options: ReadOptions, *, reads_data: bool) 
     limits = ask_offsets(client, topics, keys, None, options)
     starts = ask_offsets(client, topics, keys, options.starting, options)
     parts = cut.partitions
-    wanted = {key: freeze_at_cut(key, options, parts[key], limits[key], starts.get(key)) for key in keys}
+    shortened = [key for key in starts if parts[key].start < limits[key].log_start_offset]
+    firsts = ask_offsets(client, topics, shortened, AtTimestamp(0), options)
+    wanted = {
+        key: freeze_at_cut(key, options, parts[key], limits[key], starts.get(key), firsts.get(key))
+        for key in keys
+    }
     planned = split_into_tasks(
         client,
         topics,
@@ -237,18 +242,28 @@ def freeze_range(
 
 
 def freeze_at_cut(
-    key: Key, options: ReadOptions, part: CutPartition, limits: OffsetAnswer, start: OffsetAnswer | None
+    key: Key,
+    options: ReadOptions,
+    part: CutPartition,
+    limits: OffsetAnswer,
+    start: OffsetAnswer | None,
+    earliest: OffsetAnswer | None = None,
 ) -> FrozenRange:
     """One partition's [start, end) at a cut.  `start` answers the timestamp query, for a start that is a
-    timestamp.  Raises ReadError."""
+    timestamp; `earliest` is the first record of a log that begins above the cut by now.  Raises ReadError.
+
+    A read from a time on has lost nothing while the log still begins with an older record."""
     place = f"{key[0]}-{key[1]}"
+    is_shortened = earliest is not None and (
+        earliest.offset < 0 or (start is not None and earliest.offset == start.offset)
+    )
     if start is not None and start.offset >= part.end:
         start = replace(start, offset=-1)
     within = limits_at_cut(part)
     first = settle_start(place, options, within, start, explicit_offset(options.starting, key))
     last, lost = part.end, ""
-    if first < min(limits.log_start_offset, last):
-        first = min(limits.log_start_offset, last)
+    if first < min(limits.log_start_offset, last) or is_shortened:
+        first = max(first, min(limits.log_start_offset, last))
         lost = f"the log begins at {limits.log_start_offset} now: a cut that is pinned keeps its records"
     if last > limits.high_watermark:
         first, last = min(first, limits.high_watermark), limits.high_watermark

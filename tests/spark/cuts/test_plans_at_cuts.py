@@ -11,7 +11,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from tidegate.client.consuming.cut import Cut, Order
+from tidegate.client.consuming.cut import Cut, CutTopic, Order
 from tidegate.spark.connection import DataClient, ReadError
 from tidegate.spark.counting import count_committed, count_range
 from tidegate.spark.cuts import cut as take
@@ -22,6 +22,7 @@ from tidegate.spark.streaming.driver import StreamDriver
 from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_json, to_json
 from tidegate.storage.cleaning.retention import apply_retention
 from tidegate.storage.log.pins import Pin
+from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker
 
 from ..served import FIRST_TIMESTAMP_MS, TOPIC_ID, ServedCluster, Step, history
@@ -217,6 +218,29 @@ def test_a_cut_that_cannot_be_read_is_one_clear_error(
     cut = take(unchanged.bootstrap, "flights")
     with pytest.raises(error, match=message):
         planned(unchanged, **given(cut))
+
+
+def test_a_read_from_a_time_on_notices_that_records_of_its_cut_are_gone(tmp_path: Path) -> None:
+    """Unless the log has kept an older record: then what is gone was older, too."""
+    steps = [write(OPEN, 0), mark(OPEN, ControlType.COMMIT), *history(3, 250)]
+    with ServedCluster(tmp_path, nodes=1) as cluster:
+        cluster.fill("flights", 0, steps, leader=1)
+        log = cluster.nodes[1].replicas.replica("flights", 0).log
+        part = replace(whole(steps).part, start=0)
+        cut = Cut({"flights": CutTopic(TOPIC_ID.bytes, {0: part})}).to_json()
+        old, new = str(FIRST_TIMESTAMP_MS), str(FIRST_TIMESTAMP_MS + 2_000)
+        before = read(cluster, planned(cluster, cut=cut, startingTimestamp=new))
+
+        async def delete() -> None:
+            log.advance_log_start(2)  # a marker is the first that is left
+
+        cluster.run(delete())
+        with pytest.raises(ReadError, match="log begins at 2 now") as refused:
+            planned(cluster, cut=cut, startingTimestamp=old)
+        assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        left = planned(cluster, cut=cut, startingTimestamp=old, failOnDataLoss="false")
+        assert min(part.start for part in left) == 3
+        assert read(cluster, planned(cluster, cut=cut, startingTimestamp=new)) == before
 
 
 def test_records_of_a_cut_that_retention_has_removed_are_an_error_or_left_out(tmp_path: Path) -> None:
