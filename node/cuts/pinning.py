@@ -94,7 +94,7 @@ class CutPinning:
         same of a newer cut loses it of each.  Raises KafkaError."""
         deadline_s, pause_s, lost = self._deadline(timeout_s), PAUSE_S_MIN, None
         while True:
-            cut = await self._take(topics, deadline_s - self._clock.monotonic())
+            cut = await self._take(topics, self._left_s(deadline_s))
             try:
                 return await self._pin(name, cut, retention_ms, deadline_s)
             except KafkaError as error:

@@ -489,6 +489,35 @@ def test_a_loss_that_a_newer_cut_has_too_ends_the_attempts_with_what_to_do(loop:
     assert loop.time() < 8.0
 
 
+def test_a_pause_that_lasted_beyond_the_time_of_the_client_gives_the_next_cut_no_default_time() -> None:
+    """The machine was suspended: a taker that gets no time takes ten seconds."""
+    now_s, given = [0.0], list[float]()
+
+    async def sleep(_: float) -> None:
+        now_s[0] += 60.0
+
+    async def take(_: Sequence[str], timeout_s: float) -> pb.Cut:
+        given.append(timeout_s)
+        if len(given) == 2:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no cut")
+        return pb.Cut(topics=[pb.CutTopic(name="t", topic_id=bytes(16))])
+
+    async def change_pinned_cut(
+        request: rpc.ChangePinnedCutRequest, timeout_s: float = 30.0
+    ) -> rpc.ChangePinnedCutReply:
+        if request.WhichOneof("kind") == "confirm":
+            raise KafkaError(pinning.LOST, "lost")
+        return rpc.ChangePinnedCutReply()
+
+    clock: Any = SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep, uuid=lambda: UUID(int=1))
+    controller: Any = SimpleNamespace(change_pinned_cut=change_pinned_cut)
+    made = CutPinning(cast(Any, None), controller, clock, take)
+    with pytest.raises(KafkaError, match="no cut"):
+        asyncio.run(made.pin_new("nightly", ["t"], 1_000, 5.0))
+    assert given[0] == 5.0
+    assert 0 < given[1] < 1
+
+
 def test_a_cut_that_ends_above_the_log_of_its_leader_is_refused(loop: VirtualLoop) -> None:
     """A follower may not have all of it yet."""
     world = World(loop)
