@@ -96,6 +96,12 @@ def test_large_rows_are_not_joined() -> None:
     assert [each.num_rows for each in join_small_batches([large, large, small, small, large])] == [3, 3, 9]
 
 
+def test_so_many_rows_are_a_batch_however_small_they_are() -> None:
+    batch = pa.record_batch({"offset": pa.array([1] * (range_reader.ROWS_MIN // 4))})
+    joined = [each.num_rows for each in join_small_batches([batch] * 6)]
+    assert joined == [range_reader.ROWS_MIN, range_reader.ROWS_MIN // 2]
+
+
 def test_batches_are_joined_only_within_their_bound() -> None:
     batch = pa.record_batch({"value": pa.array([bytes(1_000)] * 4)})
     joined = list(join_small_batches([batch] * 20, 10_000))
