@@ -6,12 +6,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
+from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.client.consuming.visibility import VisibilityFilter
+from tidegate.storage.cleaning.cleaner import clean_now
 from tidegate.storage.log.bulk_read import AbortedOfRange, begin_bulk_read
 from tidegate.storage.log.log import Log
 from tidegate.wire.records import decode_batch, iterate_headers
 
-from .cleaning_history import CleaningHistory, random_steps
+from .cleaning_history import COMPACTED, DELETE_RETENTION_MS, CleaningHistory, random_steps
+from .workload import NOW_MS, append, append_marker, batch, marker, open_log
 
 SEEDS = range(8)
 PIECE_BYTES = 300
@@ -92,3 +95,31 @@ def test_ablation_without_another_list_records_are_missed(monkeypatch: pytest.Mo
     with pytest.raises(AssertionError, match="the reader has missed"):
         for seed in SEEDS:
             read_while_cleaned(seed)
+
+
+def test_a_list_of_cleaned_files_is_not_that_of_a_copy_from_before() -> None:
+    """A log that moves to another folder uses the copy's files, which may have what the cleaner removed."""
+    made = []
+    for _ in range(2):
+        disk = LyingDisk()
+        log = open_log(disk, config=COMPACTED)
+        append(log, batch(1, size=600, pid=7, epoch=0, sequence=0, transactional=True))
+        append_marker(log, marker(7, 1, commit=False))
+        append(log, batch(1, size=600, pid=7, epoch=1, sequence=0, transactional=True))
+        append_marker(log, marker(7, 2, commit=True))
+        for _ in range(3):
+            append(log, batch(1, size=600))
+        log.flush_now()
+        log.set_high_watermark(log.log_end_offset)
+        made.append((disk, log))
+    (disk, log), (_, copy) = made
+    horizon_ms = None
+    for now_ms in (NOW_MS, NOW_MS + 10 * DELETE_RETENTION_MS):
+        result = clean_now(log, disk, now_ms, horizon_ms=horizon_ms)
+        assert result is not None
+        horizon_ms = result.next_horizon_ms
+    aborted = AbortedOfRange(log, 0, log.last_stable_offset)
+    assert aborted.transactions == ()
+    log.exchange_files(copy)
+    assert not aborted.is_right_from(0)
+    assert aborted.is_right_from(2)
