@@ -154,6 +154,39 @@ def test_a_worker_takes_freed_memory_again_without_the_kernel() -> None:
     assert int(run_python(program)) < 1_000  # by the defaults 50,000: each page of each block
 
 
+def test_what_one_thread_of_a_worker_frees_another_one_takes() -> None:
+    """In a process of its own, since the setting is for a process."""
+    program = textwrap.dedent("""
+        import threading
+        from pathlib import Path
+        from tidegate.spark.worker_memory import keep_memory
+
+        def resident_kib() -> int:
+            lines = Path("/proc/self/status").read_text().splitlines()
+            return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+        def take(turn: threading.Event, done: threading.Event) -> None:
+            turn.wait()
+            held = [bytearray(1 << 20) for _ in range(8)]
+            del held
+            done.set()
+
+        keep_memory()
+        turns = [(threading.Event(), threading.Event()) for _ in range(8)]
+        threads = [threading.Thread(target=take, args=turn) for turn in turns]
+        for thread in threads:
+            thread.start()
+        before = resident_kib()
+        for turn, done in turns:
+            turn.set()
+            done.wait()
+        print((resident_kib() - before) >> 10)
+        for thread in threads:
+            thread.join()
+    """)
+    assert int(run_python(program)) < 24  # with an arena for each thread 64
+
+
 def test_a_read_does_not_import_pandas() -> None:
     """Half a second and 60 MB of each worker; `pa.scalar` and `pa.array` do."""
     program = textwrap.dedent("""
