@@ -2,10 +2,10 @@
 
 A read takes and frees blocks of about a megabyte, one after the other.  By its defaults the allocator of
 Linux gives each back to the kernel, which has to clear the pages of the next: half of the time that a worker
-spends in the kernel.  It also gives nearly each thread of gRPC an arena of its own, and no thread uses what is
-free in another's: a third of the memory of a worker.  The object collector, which PySpark's daemon calls after
-every use of a worker, walks over all that the worker has imported: a fifth of the cost of a small task, and
-50 ms in each of the five workers of the smallest write.
+spends in the kernel.  It also gives nearly each thread of gRPC an arena of its own, and no thread uses what
+is free in another's: a third of the memory of a worker.  The object collector, which PySpark's daemon calls
+after every use of a worker, walks over all that the worker has imported: a fifth of the cost of a small task,
+and 50 ms in each of the five workers of the smallest write.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ CLIENT_ID_BYTES_MAX: Final = 32_767
 """More have no place in the header of a request."""
 _TOPIC_NAME: Final = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9._-]{1,249}")
 IN_FLIGHT_MAX: Final = 5
+DELIVERY_TIMEOUT_MS_DEFAULT: Final = 120_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,15 +172,25 @@ def _producer(given: Mapping[str, str]) -> ProducerOptions:
     if (size := len(client_id.encode("utf-8", "surrogatepass"))) > CLIENT_ID_BYTES_MAX:
         raise OptionError(f"kafka.client.id must have at most {CLIENT_ID_BYTES_MAX} bytes, not {size}")
     request_bytes_max = count("kafka.max.request.size", 1 << 20)
+    linger_ms, request_timeout_ms = count("kafka.linger.ms", 5), count("kafka.request.timeout.ms", 30_000)
+    # as Kafka's producer does when the default is too short
+    delivery_timeout_ms = max(DELIVERY_TIMEOUT_MS_DEFAULT, linger_ms + request_timeout_ms)
+    if "kafka.delivery.timeout.ms" in given:
+        delivery_timeout_ms = count("kafka.delivery.timeout.ms", 0)
+        if delivery_timeout_ms < linger_ms:
+            raise OptionError(
+                f"kafka.delivery.timeout.ms {delivery_timeout_ms} is less than kafka.linger.ms {linger_ms}: "
+                "records would expire before they are sent"
+            )
     return ProducerOptions(
         client_id=client_id,
         compression=compression,
         batch_bytes=min(count("kafka.batch.size", BATCH_BYTES_DEFAULT), request_bytes_max),
-        linger_ms=count("kafka.linger.ms", 5),
+        linger_ms=linger_ms,
         memory_bytes=count("kafka.buffer.memory", MEMORY_BYTES_DEFAULT),
         request_bytes_max=request_bytes_max,
-        delivery_timeout_s=count("kafka.delivery.timeout.ms", 120_000) / 1000,
-        request_timeout_s=count("kafka.request.timeout.ms", 30_000) / 1000,
+        delivery_timeout_s=delivery_timeout_ms / 1000,
+        request_timeout_s=request_timeout_ms / 1000,
         max_block_s=count("kafka.max.block.ms", 60_000) / 1000,
     )
 

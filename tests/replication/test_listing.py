@@ -324,9 +324,7 @@ async def test_each_field_of_an_answer_comes_to_the_followers_core(cluster: Clus
 @pytest.mark.parametrize(
     ("content", "expected"), [(b"", -1), (b"\0\0\5", -1), (INT64.pack(5), 5), (INT64.pack(5) + b"later", 5)]
 )
-def test_what_another_version_says_of_gaps_is_read_as_far_as_known(
-    content: bytes, expected: int
-) -> None:
+def test_what_another_version_says_of_gaps_is_read_as_far_as_known(content: bytes, expected: int) -> None:
     ours = FetchResponsePartition(0, may_have_offset_gaps=True, cleaned_at_most=5)
     frame = b"".join(bytes(part) for part in encode_fetch_response(FETCH_VERSION, [("t", [ours])]))
     known = bytes((16, 8)) + INT64.pack(5)

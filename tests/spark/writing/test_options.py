@@ -101,6 +101,16 @@ def test_a_number_that_no_request_can_hold_is_refused_by_its_name(name: str, mos
         assert len(str(found.value)) < 300
 
 
+def test_a_record_does_not_expire_while_it_lingers() -> None:
+    lingers = {"kafka.linger.ms": "200000"}
+    assert parse(**lingers).producer.delivery_timeout_s == 230
+    assert parse(**lingers, **{"kafka.delivery.timeout.ms": "200000"}).producer.delivery_timeout_s == 200
+    with pytest.raises(
+        OptionError, match=r"kafka\.delivery\.timeout\.ms 199999 is less than kafka\.linger\.ms"
+    ):
+        parse(**lingers, **{"kafka.delivery.timeout.ms": "199999"})
+
+
 def test_a_client_id_that_no_header_of_a_request_can_hold_is_refused() -> None:
     assert parse(**{"kafka.client.id": "x" * 32_767}).producer.client_id == "x" * 32_767
     for text in ("x" * 32_768, "é" * 16_384):
