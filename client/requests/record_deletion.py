@@ -20,6 +20,12 @@ _REPEATED: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT})
 STORAGE_PATIENCE_S: Final = 5.0
 """A leader whose disk fails is replaced sooner; one whose disk is full stays."""
 
+_REASONS: Final = {
+    # the answer of the protocol has no text
+    ErrorCode.POLICY_VIOLATION: "a pinned cut keeps them (`tidegate cuts list` shows it, `... unpin`"
+    " lets go of it), or the topic's cleanup.policy has no `delete`",
+}
+
 
 async def delete_records(
     cluster: Cluster, before: Mapping[tuple[str, int], int], timeout_s: float
@@ -68,7 +74,9 @@ async def delete_records(
                         code = result
                     else:
                         raise error_for(
-                            result, f"deleting records of {key[0]}-{key[1]} before offset {left[key]}"
+                            result,
+                            f"deleting records of {key[0]}-{key[1]} before offset {left[key]}",
+                            _REASONS.get(result),
                         )
         if not left:
             return done

@@ -125,7 +125,7 @@ async def test_what_a_pinned_cut_reads_stays_whatever_would_take_it_away(cluster
             return len(await read_up_to(cluster, topic, 150)) < 100
 
         await until(cleaned)
-        with pytest.raises(KafkaError) as refused:
+        with pytest.raises(KafkaError, match="a pinned cut keeps them") as refused:
             await admin.delete_records({(EVENTS, 0): 10})
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
 
