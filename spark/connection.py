@@ -211,7 +211,9 @@ class DataClient:
             found, problem = self._describe_once(names)
             if problem is None:
                 return found
-            if not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown):
+            if not problem.curable or not budget.wait(
+                topic_unknown=problem.topic_unknown, reason=problem.message
+            ):
                 raise problem.error()
 
     def describe_existing(self, names: Sequence[str], expected: Mapping[str, bytes]) -> dict[str, TopicView]:
@@ -234,7 +236,7 @@ class DataClient:
             if problem is not None and not problem.curable:
                 raise problem.error()
             self._described_by += 1
-            if not budget.wait(topic_unknown=lagging):
+            if not budget.wait(topic_unknown=lagging, reason=problem and problem.message):
                 if problem is not None:
                     raise problem.error()
                 return found
@@ -266,7 +268,9 @@ class DataClient:
                 raise ReadError(
                     ErrorCode.UNSUPPORTED_VERSION, f"the nodes are of a version without {what}: upgrade them"
                 )
-            if not problem.curable or not budget.wait(topic_unknown=problem.code in _TOPIC_UNKNOWN):
+            if not problem.curable or not budget.wait(
+                topic_unknown=problem.code in _TOPIC_UNKNOWN, reason=problem.message
+            ):
                 raise problem.error()
 
     def _of_first(

@@ -7,10 +7,15 @@ from collections.abc import Callable
 from typing import Final
 
 from ..runtime.clock import Clock
+from ..runtime.logs import get
+
+log = get(__name__)
 
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_LAST_S: Final = 1.0
 LOOKS_A_TIMEOUT: Final = 20
+SILENT_S_MAX: Final = 5.0
+"""After so long without an answer a person who waits is told why."""
 
 
 class RetryBudget:
@@ -19,7 +24,9 @@ class RetryBudget:
     A shorter timeout holds for a topic that is not in the metadata, from the first such answer on.
     """
 
-    __slots__ = ("_clock", "_deadline", "_delay_s", "_timeout_s", "_unknown_deadline", "_unknown_topic_s")
+    __slots__ = (
+        "_clock", "_deadline", "_delay_s", "_is_told", "_timeout_s", "_unknown_deadline", "_unknown_topic_s",
+    )  # fmt: skip
 
     def __init__(self, clock: Clock, timeout_s: float, unknown_topic_s: float) -> None:
         self._clock = clock
@@ -32,9 +39,11 @@ class RetryBudget:
         self._deadline = self._clock.monotonic() + self._timeout_s
         self._unknown_deadline: float | None = None
         self._delay_s = BACKOFF_FIRST_S
+        self._is_told = False
 
-    def wait(self, *, topic_unknown: bool = False) -> bool:
-        """Waits before the next attempt; False after the timeout."""
+    def wait(self, *, topic_unknown: bool = False, reason: object = None) -> bool:
+        """Waits before the next attempt; False after the timeout.  `reason`, if it is given, is logged once
+        when that takes long."""
         now = self._clock.monotonic()
         deadline = self._deadline
         if topic_unknown:
@@ -44,6 +53,13 @@ class RetryBudget:
         left_s = deadline - now
         if left_s <= 0:
             return False
+        if (
+            reason is not None
+            and not self._is_told
+            and now >= self._deadline - self._timeout_s + SILENT_S_MAX
+        ):
+            self._is_told = True
+            log.warning("no_answer_yet", reason=reason, gives_up_in_s=round(left_s))
         threading.Event().wait(min(left_s, self._delay_s * (0.5 + self._clock.random())))
         self._delay_s = min(BACKOFF_LAST_S, self._delay_s * 2)
         return True

@@ -155,7 +155,7 @@ class JobsClient:
                     "listeners in the option 'jobBootstrap'",
                 )
             log.debug("job_call_retried", method=method, endpoint=endpoint, reason=problem)
-            if not budget.wait():
+            if not budget.wait(reason=problem):
                 raise problem
 
     def _candidate(self) -> str:
