@@ -30,6 +30,17 @@ _NUMBERS: Final = (
 )
 
 
+class _Message(str):
+    """An event name that shows its fields to a formatter of another kind: a program that uses the client may
+    log in its own way, or have set up nothing."""
+
+    __slots__ = ("fields",)
+    fields: dict[str, object]
+
+    def __str__(self) -> str:
+        return " ".join([_event(self), *_texts(self.fields)])
+
+
 class EventLogger:
     """A logger whose messages are an event name plus fields."""
 
@@ -62,7 +73,9 @@ class EventLogger:
         self, level: int, event: str, fields: dict[str, object], exc_info: BaseException | bool | None = None
     ) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, event, extra={"fields": fields}, exc_info=exc_info)
+            message = _Message(event)
+            message.fields = fields
+            self._logger.log(level, message, extra={"fields": fields}, exc_info=exc_info)
 
 
 def get(name: str) -> EventLogger:
@@ -113,6 +126,18 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
+def _event_of(record: logging.LogRecord) -> str:
+    return _event(record.msg) if isinstance(record.msg, _Message) else record.getMessage()
+
+
+def _event(message: _Message) -> str:
+    return str.__str__(message)
+
+
+def _texts(fields: dict[str, object]) -> list[str]:
+    return [f"{key}={_quote(value)}" for key, value in fields.items()]
+
+
 def _timestamp(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
@@ -123,9 +148,9 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         head = (
             f"{_timestamp(record)} {record.levelname:<7} {record.name.removeprefix('tidegate.')} "
-            f"{record.getMessage()}"
+            f"{_event_of(record)}"
         )
-        line = " ".join([head, *(f"{key}={_quote(value)}" for key, value in _fields(record).items())])
+        line = " ".join([head, *_texts(_fields(record))])
         return line + "\n" + self.formatException(record.exc_info) if record.exc_info else line
 
 
@@ -137,7 +162,7 @@ class JsonFormatter(logging.Formatter):
             "time": _timestamp(record),
             "level": record.levelname,
             "logger": record.name,
-            "event": record.getMessage(),
+            "event": _event_of(record),
             **_fields(record),
         }
         if record.exc_info:

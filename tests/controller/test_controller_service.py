@@ -161,7 +161,7 @@ async def test_a_silent_broker_is_fenced_and_its_leaderships_move_in_one_entry(
     partitions = first.state.topics["flights"].partitions.values()
     assert all(p.leader != 3 and 3 not in p.isr and p.leader in p.isr for p in partitions)
     assert {p.leader_epoch for p in partitions if p.preferred_leader == 3} == {1}
-    said = [vars(each)["fields"] for each in caplog.records if each.getMessage() == "broker_session_expired"]
+    said = [vars(each)["fields"] for each in caplog.records if each.msg == "broker_session_expired"]
     config = (await cluster.active()).service._config
     assert [each["node"] for each in said] == [3]
     assert said[0]["silent_ms"] >= config.session_timeout_ms

@@ -306,7 +306,7 @@ async def test_a_refused_stranger_fills_no_disk(
     for number in range(30):
         cluster_id = "green" if says_the_same else f"green-{number}"
         assert await talk(voter, frame(encode(replace(HONEST, cluster_id=cluster_id)))) == b""
-    said = [record for record in caplog.records if record.getMessage() == "quorum_peer_refused"]
+    said = [record for record in caplog.records if record.msg == "quorum_peer_refused"]
     assert len(said) == lines
 
 

@@ -41,7 +41,7 @@ class Lines(logging.Handler):
         self.lines: list[tuple[str, dict[str, Any]]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append((record.getMessage(), vars(record)["fields"]))
+        self.lines.append((record.msg, vars(record)["fields"]))
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [fields for name, fields in self.lines if name == event]

@@ -676,7 +676,7 @@ def test_a_long_poll_that_its_client_leaves_is_not_worth_a_line(
     left._slots.append(slot)
     with suppress(AttributeError):  # what follows the line is not this test's
         listener.ClientConnection.on_close(cast(Any, left), "closed")
-    said = [record.levelname for record in caplog.records if record.getMessage() == "requests_abandoned"]
+    said = [record.levelname for record in caplog.records if record.msg == "requests_abandoned"]
     assert said == ["INFO"] * lines, "a client's patience is not the operator's business"
 
 

@@ -443,7 +443,7 @@ async def test_many_refusals_are_few_lines(caplog: pytest.LogCaptureFixture) -> 
             client.send(ApiKey.METADATA, {"topics": []})
             assert await client.closed() == b""
         assert node.rejected() == {"illegal_sasl_state": 30}
-        assert sum(record.getMessage() == "request_refused" for record in caplog.records) == 10
+        assert sum(record.msg == "request_refused" for record in caplog.records) == 10
 
 
 @pytest.mark.parametrize("setting", ["max__connections__per__ip", "max__connections", "own_max__connections"])

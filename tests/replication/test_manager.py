@@ -601,7 +601,7 @@ async def test_many_role_and_isr_changes_have_few_lines_and_a_count(
         cluster.elect(1, partition=partition)
 
     def said(event: str) -> list[dict[str, int]]:
-        return [record.__dict__["fields"] for record in caplog.records if record.getMessage() == event]
+        return [record.__dict__["fields"] for record in caplog.records if record.msg == event]
 
     def in_sync() -> bool:
         return all(len(assignment.isr) == 3 for assignment in cluster.partitions.values())

@@ -169,7 +169,7 @@ async def test_a_defect_while_logs_are_made_is_logged(
     monkeypatch.setattr(Creation, "run", fail)
     node.manager.apply([node.assignment()])
     await node.made()
-    (failed,) = [record for record in caplog.records if record.getMessage() == "task_failed"]
+    (failed,) = [record for record in caplog.records if record.msg == "task_failed"]
     assert "a defect" in str(failed.exc_info)
 
 
@@ -245,6 +245,6 @@ async def test_a_setting_of_a_later_version_is_lived_with_and_named_once(
     named = [
         record.__dict__["fields"]["setting"]
         for record in caplog.records
-        if record.getMessage() == "topic_setting_unknown"
+        if record.msg == "topic_setting_unknown"
     ]
     assert sorted(named) == ["cleanup.policy", "retention.parsecs"]

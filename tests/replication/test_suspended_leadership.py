@@ -10,9 +10,7 @@ from tidegate.runtime.calm_logs import PATIENCE_S
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    return [
-        (record.levelname, record.getMessage()) for record in caplog.records if record.levelno >= logging.INFO
-    ]
+    return [(record.levelname, record.msg) for record in caplog.records if record.levelno >= logging.INFO]
 
 
 @pytest.fixture

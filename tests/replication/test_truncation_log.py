@@ -22,4 +22,4 @@ def test_a_truncation_is_a_warning_only_where_committed_records_are_cut(
     LeaderFetcher._log_truncation(
         cast(Any, SimpleNamespace(leader_id=1)), cast(Any, replica), offset, cast(Any, part)
     )
-    assert [record.levelname for record in caplog.records if record.getMessage() == "log_truncated"] == level
+    assert [record.levelname for record in caplog.records if record.msg == "log_truncated"] == level

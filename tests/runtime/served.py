@@ -89,5 +89,5 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.fields["reason"]  # type: ignore[attr-defined]
         for record in caplog.records
-        if record.getMessage() == "connection_refused"
+        if record.msg == "connection_refused"
     ]

@@ -12,9 +12,7 @@ LOG = logs.get("tidegate.test")
 
 
 def said(caplog: pytest.LogCaptureFixture, at_least: int = logging.INFO) -> list[tuple[str, str]]:
-    return [
-        (record.levelname, record.getMessage()) for record in caplog.records if record.levelno >= at_least
-    ]
+    return [(record.levelname, record.msg) for record in caplog.records if record.levelno >= at_least]
 
 
 def test_a_short_outage_is_one_line_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:

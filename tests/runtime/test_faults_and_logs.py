@@ -129,9 +129,17 @@ def test_the_logger_passes_event_and_fields_and_the_traceback(caplog: pytest.Log
             raise RuntimeError("boom")
         except RuntimeError:
             log.exception("failed", n=2)
-    assert [(r.getMessage(), r.fields) for r in caplog.records] == [("said", {"n": 1}), ("failed", {"n": 2})]  # type: ignore[attr-defined]
+    assert [(r.msg, r.fields) for r in caplog.records] == [("said", {"n": 1}), ("failed", {"n": 2})]  # type: ignore[attr-defined]
     assert "boom" in logs.JsonFormatter().format(caplog.records[1])
     assert "boom" in logs.TextFormatter().format(caplog.records[1])
+
+
+def test_a_program_that_logs_in_its_own_way_sees_the_fields_once(caplog: pytest.LogCaptureFixture) -> None:
+    logs.get("tidegate.test").warning("no_answer_yet", reason="100 % down", left_s=5)
+    (record,) = caplog.records
+    assert logging.Formatter("%(message)s").format(record) == 'no_answer_yet reason="100 % down" left_s=5'
+    assert logs.TextFormatter().format(record).endswith(' no_answer_yet reason="100 % down" left_s=5')
+    assert json.loads(logs.JsonFormatter().format(record))["event"] == "no_answer_yet"
 
 
 def test_configuring_sets_level_and_form_once(monkeypatch: pytest.MonkeyPatch) -> None:

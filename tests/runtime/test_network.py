@@ -208,9 +208,7 @@ async def test_a_grpc_client_on_a_port_of_frames_is_no_warning(
         with caplog.at_level(logging.INFO), served.dial() as grpc_client:
             grpc_client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
             await eventually(lambda: len(served.handlers) == 1 and served.handlers[0].closed, "the refusal")
-        levels = [
-            record.levelname for record in caplog.records if record.getMessage() == "connection_refused"
-        ]
+        levels = [record.levelname for record in caplog.records if record.msg == "connection_refused"]
         assert levels == ["INFO"]
         assert "gRPC" in served.handlers[0].closed[0]
 

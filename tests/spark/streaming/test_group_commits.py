@@ -74,7 +74,7 @@ def test_a_failure_is_logged_once_and_the_next_micro_batch_tries_again(
     for offset in (1, 2, 3):
         commits.store({KEY: offset})
         commits.flush()
-    assert [record.getMessage() for record in caplog.records] == ["offsets_not_committed"]
+    assert [record.msg for record in caplog.records] == ["offsets_not_committed"]
     cluster.fails = False
     commits.store({KEY: 4})
     commits.flush()
@@ -82,7 +82,7 @@ def test_a_failure_is_logged_once_and_the_next_micro_batch_tries_again(
     commits.store({KEY: 5})
     commits.close()
     assert cluster.committed == [{KEY: 4}]
-    assert [record.getMessage() for record in caplog.records] == ["offsets_not_committed"] * 2, (
+    assert [record.msg for record in caplog.records] == ["offsets_not_committed"] * 2, (
         "after a success the next failure is news"
     )
     assert cluster.connections == cluster.closed, "a new client after each failure, and none left"
