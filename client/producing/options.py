@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from ...security.client_security import ClientSecurity
 from ...wire.compression import Compression
-from .accumulator import Limits
-from .partitioner import Partitioner
-from .sender import SenderSettings
+
+if TYPE_CHECKING:
+    from .accumulator import Limits
+    from .partitioner import Partitioner
+    from .sender import SenderSettings
 
 ACKS: Final[dict[str | int, int]] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 
@@ -78,6 +80,8 @@ class ProducerOptions:
         return self.idempotent and ACKS[self.acks] == -1
 
     def for_accumulator(self) -> Limits:
+        from .accumulator import Limits  # the settings are read where no producer is made, too
+
         return Limits(
             batch_bytes=self.batch_bytes,
             linger_s=self.linger_ms / 1000,
@@ -87,6 +91,8 @@ class ProducerOptions:
         )
 
     def for_sender(self) -> SenderSettings:
+        from .sender import SenderSettings
+
         return SenderSettings(
             acks=ACKS[self.acks],
             compression=Compression[self.compression.upper()],

@@ -204,6 +204,12 @@ def test_a_read_does_not_import_pandas() -> None:
     assert run_python(program) == "False"
 
 
+def test_the_source_does_not_import_the_codec_of_kafkas_messages() -> None:
+    """Half a second and hundreds of modules, in each of the processes that Spark begins for a first read."""
+    program = "import sys, tidegate.spark.source; print({'kio', 'hypothesis', 'pandas'} & sys.modules.keys())"
+    assert run_python(program) == "set()"
+
+
 def test_a_source_freezes_the_workers_of_spark_and_no_process_of_a_user(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
