@@ -51,7 +51,7 @@ BECOMES: Final[dict[str, dict[str, str]]] = {
         "stays stays other": "closed unusable",
     },
     "Segments": {
-        "stays stays stays": "_directory _disk _files _list",
+        "stays stays stays": "_directory _disk _files _list switches",
         "stays other stays": "active",
         "falls falls stays": "size_bytes",
     },
