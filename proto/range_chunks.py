@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from . import data_pb2
 
-READ_RANGE: Final = "/tidegate.data.Data/ReadRange"
+READ_RANGE: Final = f"/{data_pb2.DESCRIPTOR.services_by_name['Data'].full_name}/ReadRange"
 """The method that answers with such chunks: a channel calls it with `parse` as its deserializer."""
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _VARINT_BYTES_MAX: Final = 10

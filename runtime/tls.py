@@ -24,9 +24,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-
 HANDSHAKE_S_MAX: Final = 5.0
 VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 PEM_BYTES_MAX: Final = 1 << 20
@@ -74,6 +71,9 @@ class TlsFiles:
         authorities = None if self.authorities is None else _read(self.authorities)
         if self.certificate is None:
             return Pem(None, None, authorities)
+        from cryptography import x509  # takes a while, and most clients need nothing of it
+        from cryptography.hazmat.primitives import serialization
+
         chain, key = _read(self.certificate), _read(self.key or self.certificate)
         try:
             password = self.key_password.encode() or None
@@ -341,6 +341,8 @@ def node_name(node_id: int) -> str:
 
 def validity_of(path: Path) -> Validity:
     """Of the first certificate of a PEM file.  Raises TlsError for a file without one."""
+    from cryptography import x509
+
     try:
         certificate = x509.load_pem_x509_certificates(_read(path))[0]
     except ValueError as error:

@@ -19,20 +19,12 @@ from typing import Any, Final
 from ..runtime.listeners import SecurityProtocol
 from ..runtime.tls import ClientTls, TlsFiles
 from .jaas import JaasError, parse_jaas
-from .properties import PropertiesError, read_properties
+from .properties import SECURITY_PROPERTIES, PropertiesError, read_properties
 from .sasl_mechanisms import OAUTHBEARER, PLAIN, TOKEN_BYTES_MAX
 from .scram import ScramClient, ScramError, ScramMechanism
 
 SCRAM: Final = {each.mechanism_name: each for each in ScramMechanism}
 MECHANISMS: Final = (*SCRAM, PLAIN, OAUTHBEARER)
-PROPERTIES: Final = frozenset(
-    {
-        "security.protocol", "sasl.mechanism", "sasl.jaas.config", "sasl.oauthbearer.token.endpoint.url",
-        "ssl.truststore.location", "ssl.truststore.type", "ssl.keystore.location", "ssl.keystore.type",
-        "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm",
-    }
-)  # fmt: skip
-"""Kafka's names, but `ssl.key.location`: Kafka has the key in the key store's file, as is possible here."""
 _OF_EVERY_CLIENT: Final = frozenset({"bootstrap.servers"})
 _NONCE_BYTES: Final = 24
 
@@ -138,7 +130,9 @@ def from_properties(values: Mapping[str, str]) -> tuple[ClientSecurity, list[str
     }
     if protocol.startswith("SASL_"):
         options |= _sasl(values)
-    unknown = sorted(name for name in values if name not in PROPERTIES and name not in _OF_EVERY_CLIENT)
+    unknown = sorted(
+        name for name in values if name not in SECURITY_PROPERTIES and name not in _OF_EVERY_CLIENT
+    )
     return ClientSecurity(**options), unknown
 
 

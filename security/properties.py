@@ -5,6 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
+SECURITY_PROPERTIES: Final = frozenset(
+    {
+        "security.protocol", "sasl.mechanism", "sasl.jaas.config", "sasl.oauthbearer.token.endpoint.url",
+        "ssl.truststore.location", "ssl.truststore.type", "ssl.keystore.location", "ssl.keystore.type",
+        "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm",
+    }
+)  # fmt: skip
+"""Of a client, by Kafka's names, but `ssl.key.location`: Kafka has the key in the key store's file, as is
+possible here."""
 TEXT_BYTES_MAX: Final = 1 << 20
 _ENTRY: Final = re.compile(r"((?:\\.|[^\s=:\\])+)(?:\s*[=:]\s*|\s+|$)(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)

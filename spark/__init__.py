@@ -12,41 +12,38 @@
     now = cut("localhost:9192", ["flights", "gates"])   # a transaction is wholly inside or wholly outside
     spark.read.format("tidegate").option("bootstrap", "localhost:9192").option("cut", now.to_json()).load()
 
-Importing this package does not import pyspark, so that `python -m tidegate.spark.java` works before anything
-else does.
+Names are loaded when they are used: Spark imports this package in each of its Python processes.  `python -m
+tidegate.spark.java` works before pyspark is installed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..client.consuming.cut import Cut, CutError
-from .counting import count_committed
-from .cuts import cut
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from ..client.consuming.cut import Cut, CutError
+    from .counting import count_committed
+    from .cuts import cut
+    from .decoding.decode import decoder_name
+    from .session import local_session
+    from .source import register
 
+_MODULE_OF: Final = {
+    "Cut": "..client.consuming.cut",
+    "CutError": "..client.consuming.cut",
+    "count_committed": ".counting",
+    "cut": ".cuts",
+    "decoder_name": ".decoding.decode",
+    "local_session": ".session",
+    "register": ".source",
+}
 
 __all__ = ["Cut", "CutError", "count_committed", "cut", "decoder_name", "local_session", "register"]
 
 
-def decoder_name() -> str:
-    """What decodes records here: "kernel", which is compiled, or "numpy", where it was not built."""
-    from .decoding.decode import decoder_name as name
-
-    return name()
-
-
-def register(spark: SparkSession) -> None:
-    """Registers `format("tidegate")` with a session that has not registered it by itself."""
-    from .source import register as register_source
-
-    register_source(spark)
-
-
-def local_session(app_name: str, cores: int = 2) -> SparkSession:
-    """A Spark session on this machine with the source registered; see `session.local_session`."""
-    from .session import local_session as make
-
-    return make(app_name, cores)
+def __getattr__(name: str) -> Any:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module, __name__), name)

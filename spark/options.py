@@ -19,12 +19,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ..client.consuming.cut import Cut, CutError
-from ..runtime.tls import TlsError
-from ..security.client_security import PROPERTIES, ClientSecurity, SecurityError, from_properties
+from ..security.properties import SECURITY_PROPERTIES
 from .java_pattern import PatternError, compile_java_pattern
+
+if TYPE_CHECKING:
+    from ..client.consuming.cut import Cut
+    from ..security.client_security import ClientSecurity
 
 BYTES_PER_PARTITION_DEFAULT = 64 << 20
 BYTES_PER_PARTITION_MIN = 1 << 10
@@ -212,6 +214,9 @@ def client_security(properties: tuple[tuple[str, str], ...]) -> ClientSecurity |
     """Of `ReadOptions.security`, on the driver and in each task; None without any.  Raises OptionError."""
     if not properties:
         return None
+    from ..runtime.tls import TlsError
+    from ..security.client_security import SecurityError, from_properties
+
     try:
         return from_properties(dict(properties))[0]
     except (SecurityError, TlsError) as error:
@@ -347,7 +352,7 @@ def _normalise(
     for raw_name, value in options.items():
         lower = raw_name.lower()
         name = _ALIASES.get(lower) or _SPELLING.get(lower)
-        if lower.startswith(_KAFKA) and lower.removeprefix(_KAFKA) in PROPERTIES:
+        if lower.startswith(_KAFKA) and lower.removeprefix(_KAFKA) in SECURITY_PROPERTIES:
             security[lower.removeprefix(_KAFKA)] = value
             continue
         if lower in _REFUSED:
@@ -411,6 +416,8 @@ def _cut(given: Mapping[str, str]) -> tuple[Cut | str | None, bool]:
         if not _CUT_NAME.fullmatch(text):
             raise OptionError(f"cut {text[:100]!r} is neither the name of a pinned cut nor the JSON of one")
         return text, False
+    from ..client.consuming.cut import Cut, CutError
+
     try:
         return Cut.from_json(text), False
     except CutError as problem:

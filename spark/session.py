@@ -3,14 +3,16 @@
 Three settings matter for correctness: the workers run this very interpreter, everything binds to loopback,
 and Java is the one that `java.py` found.  Two matter for speed: unix domain sockets to the Python workers
 here, and the `gc.freeze()` of worker_memory.py; together they take a task from 57 to
-about 10 ms.
+about 10 ms.  The first read takes some seconds less by the Python of worker_python.py.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -18,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from .java import java_home
 from .source import register
+from .worker_python import COMMAND
 
 LOOPBACK = "127.0.0.1"
 STOP_TIMEOUT_S = 30.0
@@ -29,7 +32,7 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
 
     Raises java.JavaMissing when Spark cannot start for want of a Java.
     """
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = workers_python()
     os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     os.environ["JAVA_HOME"] = str(java_home())
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
@@ -38,6 +41,11 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
     spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def workers_python() -> str:
+    """What runs the workers: this interpreter, by `tidegate-spark-python` where that is installed."""
+    return shutil.which(COMMAND, path=sysconfig.get_path("scripts")) or sys.executable
 
 
 def stop_session(spark: SparkSession) -> None:

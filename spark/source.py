@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
 import pyspark
 from pyspark.sql import datasource
 from pyspark.sql.datasource import (
@@ -29,7 +28,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ..runtime.logs import get
 from .executors import SentToExecutors
 from .options import (
     OptionError,
@@ -39,16 +37,14 @@ from .options import (
     parse_options,
     parse_stream_options,
 )
-from .planning import plan
-from .range_reader import RangePartition, RangeReader
 from .schema import SchemaError, projected_columns, spark_schema
 from .worker_memory import keep_memory_in_daemon
-from .writing.options import WriteOptions, has_write_options, parse_write_options
-
-log = get(__name__)
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
+
+    from .writing.options import WriteOptions
 
 FORMAT = "tidegate"
 NO_TABLES = (
@@ -72,19 +68,13 @@ class TidegateSource(SentToExecutors, DataSource):
             raise OptionError(f"no option is given; if this is a table of the catalog: {NO_TABLES}")
         self._batch = _parsed(parse_options, options)
         self._stream = _parsed(parse_stream_options, options)
-        self._write = _parsed(parse_write_options, options)
         self._read_problem = (
             self._stream
             if isinstance(self._stream, OptionError) and has_stream_options(options)
             else self._batch
         )
-        if (
-            isinstance(self._batch, OptionError)
-            and isinstance(self._stream, OptionError)
-            and isinstance(self._write, OptionError)
-        ):
-            assert isinstance(self._read_problem, OptionError)
-            raise self._write if has_write_options(options) else self._read_problem
+        if isinstance(self._batch, OptionError) and isinstance(self._stream, OptionError):
+            self._require_write()
 
     @classmethod
     def name(cls) -> str:
@@ -105,6 +95,8 @@ class TidegateSource(SentToExecutors, DataSource):
         """A reader of the columns that `schema` has.  Raises OptionError, SchemaError."""
         if isinstance(self._batch, OptionError):
             raise self._batch
+        from .batch_reader import TidegateReader
+
         return TidegateReader(self._batch, projected_columns(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -154,10 +146,20 @@ class TidegateSource(SentToExecutors, DataSource):
 
         return TidegateStreamWriter(options, layout_of(schema, options.topic))
 
+    def _require_write(self) -> None:
+        """For options that no read can have.  Raises OptionError unless a write can."""
+        from .writing.options import has_write_options
+
+        try:
+            self._write_options()
+        except OptionError as problem:
+            assert isinstance(self._read_problem, OptionError)
+            raise (problem if has_write_options(self.options) else self._read_problem) from None
+
     def _write_options(self) -> WriteOptions:
-        if isinstance(self._write, OptionError):
-            raise self._write
-        return self._write
+        from .writing.options import parse_write_options
+
+        return parse_write_options(self.options)
 
 
 def _parsed(parse: Callable[[Mapping[str, str]], Parsed], options: Mapping[str, str]) -> Parsed | OptionError:
@@ -168,34 +170,6 @@ def _parsed(parse: Callable[[Mapping[str, str]], Parsed], options: Mapping[str, 
 
 
 DefaultSource = TidegateSource
-
-
-class TidegateReader(SentToExecutors, DataSourceReader):
-    """Plans on the driver; a pickled copy reads in each task."""
-
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
-        self._options = options
-        self._columns = columns
-        self._ranges = RangeReader(options, columns)
-
-    def partitions(self) -> list[InputPartition]:
-        """One range of offsets a task.  On the driver.  Raises ReadError, or OptionError for an option that
-        does not fit the topics."""
-        client = self._ranges.connect()
-        if self._options.ignored:
-            log.warning("options_without_meaning_here", options=", ".join(self._options.ignored))
-        try:
-            return [
-                RangePartition((part,))
-                for part in plan(client, self._options, reads_data=bool(self._columns))
-            ]
-        finally:
-            client.close()
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The task's records as Arrow batches, by offset.  In a task.  Raises ReadError when no node serves
-        them, KafkaError for a batch that cannot be decoded."""
-        return self._ranges.read(partition)
 
 
 class _RefusedStream(DataSourceStreamReader):

@@ -438,7 +438,7 @@ class DataService:
                     fields.aborted_transactions.add(
                         producer_id=transaction.producer_id, first_offset=transaction.first_offset
                     )
-                aborted.transactions = ()  # the reader has them; a stream may live long
+                aborted.note_told()
             size = len(records)
             parking = loop.call_later(PARK_AFTER_S, self._park, turn, size)
             try:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..schema import ARROW_HEADERS_TYPE, arrow_schema
+from ..arrow_schema import ARROW_HEADERS_TYPE, arrow_schema
 
 CONSTANT_ROWS = 1 << 14
 """Of a constant column that is kept; a longer one is made for its batch."""

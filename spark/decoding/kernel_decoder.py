@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..schema import COLUMNS
+from ..arrow_schema import ARROW_TYPES
 from .columns import Decoded, Target, headers_column, to_batch
 from .decompression import Piece
 
@@ -57,7 +57,7 @@ def _binary(rows: int, buffers: BinaryBuffers) -> Any:
 
 
 def _numbers(column: str, rows: int, buffer: pa.Buffer) -> Any:
-    return pa.Array.from_buffers(COLUMNS[column][1], rows, [None, buffer], 0)
+    return pa.Array.from_buffers(ARROW_TYPES[column], rows, [None, buffer], 0)
 
 
 def _headers(rows: int, buffers: HeaderBuffers) -> Any:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import BatchHeader
-from ..schema import COLUMNS
+from ..arrow_schema import ARROW_TYPES
 from .columns import Decoded, Target, headers_column, to_batch
 from .decompression import Malformed, Piece, Section
 
@@ -138,7 +138,7 @@ class _Group:
                 f"and Spark's timestamps reach to {TIMESTAMP_MS_MAX} ms: read without the column "
                 "'timestamp', or around it",
             )
-        return pa.array(milliseconds * 1000).cast(COLUMNS["timestamp"][1])
+        return pa.array(milliseconds * 1000).cast(ARROW_TYPES["timestamp"])
 
     def _timestamp_types(self) -> npt.NDArray[np.int32]:
         appended = np.fromiter(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...client.producing.options import ProducerOptions
-from ...security.client_security import PROPERTIES
+from ...security.properties import SECURITY_PROPERTIES
 from ...wire.compression import Compression
 from ..options import (
     INT32_MAX,
@@ -113,7 +113,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     for raw_name, value in options.items():
         lower = raw_name.lower()
         name = _ALIASES.get(lower) or _SPELLING.get(lower)
-        if lower.startswith(_KAFKA) and lower.removeprefix(_KAFKA) in PROPERTIES:
+        if lower.startswith(_KAFKA) and lower.removeprefix(_KAFKA) in SECURITY_PROPERTIES:
             security[lower.removeprefix(_KAFKA)] = value
         elif name is not None or lower in _COUNTS or lower in ("kafka.compression.type", "kafka.client.id"):
             key = name or lower
@@ -172,9 +172,10 @@ def _producer(given: Mapping[str, str]) -> ProducerOptions:
     if (size := len(client_id.encode("utf-8", "surrogatepass"))) > CLIENT_ID_BYTES_MAX:
         raise OptionError(f"kafka.client.id must have at most {CLIENT_ID_BYTES_MAX} bytes, not {size}")
     request_bytes_max = count("kafka.max.request.size", 1 << 20)
-    linger_ms, request_timeout_ms = count("kafka.linger.ms", 5), count("kafka.request.timeout.ms", 30_000)
+    linger_ms = min(INT32_MAX, count("kafka.linger.ms", 5))
+    request_timeout_ms = count("kafka.request.timeout.ms", 30_000)
     # as Kafka's producer does when the default is too short
-    delivery_timeout_ms = max(DELIVERY_TIMEOUT_MS_DEFAULT, linger_ms + request_timeout_ms)
+    delivery_timeout_ms = min(INT32_MAX, max(DELIVERY_TIMEOUT_MS_DEFAULT, linger_ms + request_timeout_ms))
     if "kafka.delivery.timeout.ms" in given:
         delivery_timeout_ms = count("kafka.delivery.timeout.ms", 0)
         if delivery_timeout_ms < linger_ms:

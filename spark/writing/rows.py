@@ -20,7 +20,8 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
 
 from ...client.producing.accumulator import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES
-from ..schema import ARROW_HEADERS_TYPE, HEADERS_TYPE, SchemaError
+from ..arrow_schema import ARROW_HEADERS_TYPE
+from ..schema import HEADERS_TYPE, SchemaError
 
 Numbers = npt.NDArray[np.int64]
 

@@ -103,6 +103,10 @@ class AbortedOfRange:
         self._last_offsets = _last_offsets(self.transactions)
         self._changes = _changes(log)
 
+    def note_told(self) -> None:
+        """The reader has the list, and a stream may live long: only what is compared is kept of it."""
+        self.transactions = ()
+
     def is_right_from(self, offset: int) -> bool:
         """Whether the list is that of the batches that a read from `offset` on finds now.
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
+from tidegate.spark.arrow_schema import arrow_schema
 from tidegate.spark.decoding import kernel_decoder
 from tidegate.spark.decoding.decode import Target, decode_batches
 from tidegate.spark.decoding.decompression import Budget
-from tidegate.spark.schema import arrow_schema, spark_schema
+from tidegate.spark.schema import spark_schema
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import (

@@ -44,6 +44,8 @@ from tidegate.spark.session import local_session, stop_session
 for count in (3, 4):
     session = local_session("again")
     assert session.range(count).count() == count
+    of_worker = session.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__)
+    assert ".zip" not in of_worker.first()
     stop_session(session)
     command = ["ps", "-o", "comm=", "--ppid", str(os.getpid())]
     children = subprocess.run(command, capture_output=True, text=True).stdout

@@ -204,10 +204,23 @@ def test_a_read_does_not_import_pandas() -> None:
     assert run_python(program) == "False"
 
 
-def test_the_source_does_not_import_the_codec_of_kafkas_messages() -> None:
+def test_a_read_does_not_import_the_codec_of_kafkas_messages() -> None:
     """Half a second and hundreds of modules, in each of the processes that Spark begins for a first read."""
-    program = "import sys, tidegate.spark.source; print({'kio', 'hypothesis', 'pandas'} & sys.modules.keys())"
+    program = "import sys, tidegate.spark.batch_reader; print({'kio', 'hypothesis'} & sys.modules.keys())"
     assert run_python(program) == "set()"
+
+
+def test_options_and_columns_of_a_read_need_no_client() -> None:
+    """Spark begins a process that only looks for sources, and one that only asks for the columns."""
+    program = textwrap.dedent("""
+        import sys, pyspark_tidegate
+        options = {"bootstrap": "127.0.0.1:1", "subscribe": "t", "kafka.client.id": "c"}
+        print(pyspark_tidegate.DefaultSource(options).schema().simpleString())
+        print({"grpc", "pyarrow", "numpy", "cryptography", "google.protobuf"} & sys.modules.keys())
+    """)
+    columns, imported = run_python(program).splitlines()
+    assert columns.startswith("struct<key:binary,")
+    assert imported == "set()"
 
 
 def test_a_source_freezes_the_workers_of_spark_and_no_process_of_a_user(

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.client.producing.partitioner import murmur2
+from tidegate.spark.arrow_schema import ARROW_HEADERS_TYPE
 from tidegate.spark.decoding import kernel_decoder
-from tidegate.spark.schema import ARROW_HEADERS_TYPE
 from tidegate.spark.writing.encoding import NO_KEY, Encoder, key_hashes
 from tidegate.spark.writing.rows import Layout, Rows, rows_of
 from tidegate.tests.spark.kernel_builds import SOURCE, run_hostile

@@ -104,6 +104,8 @@ def test_a_number_that_no_request_can_hold_is_refused_by_its_name(name: str, mos
 def test_a_record_does_not_expire_while_it_lingers() -> None:
     lingers = {"kafka.linger.ms": "200000"}
     assert parse(**lingers).producer.delivery_timeout_s == 230
+    longest = parse(**{"kafka.linger.ms": str(INT64_MAX)}).producer
+    assert (longest.linger_ms, longest.delivery_timeout_s) == (INT32_MAX, INT32_MAX / 1000)
     assert parse(**lingers, **{"kafka.delivery.timeout.ms": "200000"}).producer.delivery_timeout_s == 200
     with pytest.raises(
         OptionError, match=r"kafka\.delivery\.timeout\.ms 199999 is less than kafka\.linger\.ms"

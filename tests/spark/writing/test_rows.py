@@ -20,7 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 from tidegate.client.producing.accumulator import Accumulator
-from tidegate.spark.schema import ARROW_HEADERS_TYPE, COLUMNS, HEADERS_TYPE, SchemaError, spark_schema
+from tidegate.spark.arrow_schema import ARROW_HEADERS_TYPE, ARROW_TYPES
+from tidegate.spark.schema import HEADERS_TYPE, SchemaError, spark_schema
 from tidegate.spark.writing.encoding import Encoder
 from tidegate.spark.writing.rows import (
     BY_PARTITIONER,
@@ -262,7 +263,7 @@ def test_the_columns_of_sparks_kafka_sink_and_a_timestamp() -> None:
 
 def test_what_the_source_reads_is_written_as_it_is() -> None:
     layout = layout_of(spark_schema(include_headers=True), "t")
-    columns = {name: pa.array([None], kind) for name, (_, kind) in COLUMNS.items()}
+    columns = {name: pa.array([None], kind) for name, kind in ARROW_TYPES.items()}
     columns["value"], columns["offset"] = pa.array([b"v"]), pa.array([7])
     batch = pa.RecordBatch.from_arrays([columns[name] for name in layout.columns], list(layout.columns))
     (found,) = rows_of(batch, layout, NOW_MS)
