@@ -4,6 +4,7 @@ in the middle."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -420,26 +421,29 @@ def test_only_a_queue_in_which_nothing_moves_is_given_up(
     release(cluster, turns, held)
 
 
-def test_many_more_readers_than_turns_all_read_everything(cluster: ServedCluster, turns: RangeTurns) -> None:
+def test_many_more_readers_than_turns_all_read_everything(
+    cluster: ServedCluster, turns: RangeTurns, caplog: pytest.LogCaptureFixture
+) -> None:
     """Through the reader's own client, without one interruption."""
     steps = history(0, 400)
     end = max(offset for offset, _ in committed(steps)) + 1
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=1)  # nothing is tried again
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=120_000)
     client.describe(["flights"])
     leader = client.known_leader("flights", 0)
     assert leader is not None
     client.close()
 
     def read_all(_: int) -> list[tuple[int, bytes | None]]:
-        client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=1)
+        client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=120_000)
         client.remember_leader("flights", 0, leader)
         try:
             return read(client, 0, 0, end)
         finally:
             client.close()
 
-    with ThreadPoolExecutor(24) as pool:
+    with caplog.at_level(logging.WARNING), ThreadPoolExecutor(24) as pool:
         assert all(found == wanted(steps) for found in pool.map(read_all, range(24)))
+    assert [line for line in caplog.messages if "interrupted" in line] == []
 
 
 def test_a_reader_that_pauses_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
