@@ -4,8 +4,10 @@ engine.
 The two languages are alike until they are not: a character class that Java intersects (`[a-z&&[^x]]`), a
 quotation (`\\Q...\\E`) or a property (`\\p{Alpha}`) means something else to Python, or nothing.  The patterns
 match names of topics, made of ASCII letters, digits, '.', '_' and '-': so the translation writes every
-character class as the characters that it contains, and the rest is the syntax that both languages share. A
-construct without a counterpart is refused, never matched differently.
+character class as the characters that it contains, and the rest is the syntax that both languages share.
+Where case does not count, a class has each of its letters in both cases before it is negated or intersected,
+as in Java: `(?i)[^a]` matches no 'A'.  A construct without a counterpart is refused, never matched
+differently.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ class _Translation:
     def __init__(self, expression: str) -> None:
         self._text = expression
         self._at = 0
+        self._ignores_case = [False]  # of the whole, then of each group that is open
 
     def translate(self) -> str:
         out: list[str] = []
@@ -70,6 +73,12 @@ class _Translation:
                     out.append(_written(self._class()))
                 case "(" if self._ahead("?"):
                     out.append(self._group())
+                case "(":
+                    out.append(self._open("("))
+                case ")":
+                    if len(self._ignores_case) > 1:  # else there is no group to close, as the engine says
+                        self._ignores_case.pop()
+                    out.append(character)
                 case "{":
                     out.append(self._repetition())
                 case _:
@@ -97,14 +106,14 @@ class _Translation:
         named = re.compile(r"\?<([A-Za-z][A-Za-z0-9]*)>").match(self._text, self._at)
         if named:
             self._at = named.end()
-            return f"(?P<{named[1]}>"
+            return self._open(f"(?P<{named[1]}>")
         flags = re.compile(r"\?([a-zA-Z]*)(-[a-zA-Z]*)?([:)])").match(self._text, self._at)
         if not flags:
             if not re.compile(r"\?(?:[=!>]|<[=!])").match(self._text, self._at):
                 raise PatternError(
                     f"a group that begins with {self._text[self._at - 1 : self._at + 2]!r} is not known"
                 )
-            return "("
+            return self._open("(")
         on, off, closing = set(flags[1]), set((flags[2] or "")[1:]), flags[3]
         if (on | off) - _FLAGS:
             raise PatternError(f"the flags {flags[0]!r} have no counterpart here: use i, m, s or x")
@@ -115,6 +124,9 @@ class _Translation:
         if "x" in on:
             raise PatternError("the flag x (comments) is not supported")
         self._at = flags.end()
+        if closing == ":":
+            self._open("(")
+        self._ignores_case[-1] = (self._ignores_case[-1] or "i" in on) and "i" not in off
         return (
             "("
             + "?"
@@ -122,6 +134,17 @@ class _Translation:
             + ("-" + "".join(sorted(off - {"u"})) if off - {"u"} else "")
             + closing
         )
+
+    def _open(self, written: str) -> str:
+        """A group, in which case counts as it does around it."""
+        self._ignores_case.append(self._ignores_case[-1])
+        return written
+
+    def _in_each_case(self, characters: frozenset[str]) -> frozenset[str]:
+        """With each letter in both cases where case does not count."""
+        if not self._ignores_case[-1]:
+            return characters
+        return characters.union(*({letter.lower(), letter.upper()} & _ALL for letter in characters))
 
     def _escape(self) -> str:
         """Behind a backslash, outside of a class."""
@@ -163,7 +186,7 @@ class _Translation:
         match character:
             case "p" | "P":
                 found = self._property()
-                return found if character == "p" else _ALL - found
+                return found if character == "p" else _ALL - self._in_each_case(found)
             case "x":
                 return frozenset(self._hexadecimal(r"([0-9a-fA-F]{2})|\{([0-9a-fA-F]+)\}"))
             case "u":
@@ -228,17 +251,16 @@ class _Translation:
             return self._class()
         if self._ahead(r"\Q"):
             self._at += 2
-            return frozenset(self._quotation())
+            return self._in_each_case(frozenset(self._quotation()))
         first = self._one()
         if len(first) == 1 and self._ahead("-") and not self._ahead("-]", "-[", "-&&"):
             self._at += 1
             last = self._one()
             if len(last) != 1 or min(last) < min(first):
                 raise PatternError(f"a range from {min(first)!r} that does not end above it")
-            return (
-                frozenset(chr(code) for code in range(ord(min(first)), min(ord(min(last)), 0x7F) + 1)) | last
-            )
-        return first
+            between = range(ord(min(first)), min(ord(min(last)), 0x7F) + 1)
+            return self._in_each_case(frozenset(map(chr, between)) | last)
+        return self._in_each_case(first)
 
     def _one(self) -> frozenset[str]:
         character = self._next()

@@ -38,7 +38,6 @@ MEMORY_PER_TASK_DEFAULT = 256 << 20
 MEMORY_PER_TASK_MIN = 8 << 20
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
-SHOWN_LENGTH: Final = 100
 """Of a value that its error shows."""
 EARLIEST = -2  # as in the JSON of Spark's Kafka connector
 LATEST = -1
@@ -207,7 +206,14 @@ class StreamOptions:
 
 
 _KAFKA: Final = "kafka."
+SHOWN_MAX: Final = 100
 _CUT_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def shown(value: object) -> str:
+    """As it was given, in quotes, for a message: it may be long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX - 3]}..."
 
 
 def client_security(properties: tuple[tuple[str, str], ...]) -> ClientSecurity | None:
@@ -356,7 +362,7 @@ def _normalise(
             security[lower.removeprefix(_KAFKA)] = value
             continue
         if lower in _REFUSED:
-            raise OptionError(f"option {raw_name!r} cannot be set: {_REFUSED[lower]}")
+            raise OptionError(f"option {shown(raw_name)} cannot be set: {_REFUSED[lower]}")
         if name is None and (lower in _OFFICIAL or lower.startswith("kafka.")):
             ignored.append(raw_name)
             continue
@@ -364,7 +370,7 @@ def _normalise(
             raise OptionError(_unknown(raw_name))
         if name in given and given[name] != value:
             raise OptionError(
-                f"option {name!r} is given twice, as {given[name]!r} and as {value!r}: keep one"
+                f"option {name!r} is given twice, as {shown(given[name])} and as {shown(value)}: keep one"
             )
         given[name] = value
     return given, tuple(sorted(ignored)), tuple(sorted(security.items()))
@@ -374,11 +380,11 @@ def _unknown(name: str) -> str:
     lower = name.lower()
     if lower in _ELSEWHERE:
         return f"option {name!r} is not used here: {_ELSEWHERE[lower]}"
-    near = difflib.get_close_matches(lower, [*_SPELLING, *_ALIASES], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(lower[:SHOWN_MAX], [*_SPELLING, *_ALIASES], n=1, cutoff=0.6)
     if near:
-        return f"unknown option {name!r}: did you mean {_SPELLING.get(near[0], near[0])!r}?"
+        return f"unknown option {shown(name)}: did you mean {_SPELLING.get(near[0], near[0])!r}?"
     return (
-        f"unknown option {name!r}: the options are {', '.join(_NAMES)}; of a stream also "
+        f"unknown option {shown(name)}: the options are {', '.join(_NAMES)}; of a stream also "
         f"{', '.join(_STREAM_NAMES)}"
     )
 
@@ -392,7 +398,7 @@ def parse_bootstrap(text: str, option: str = "bootstrap", wanted: str = "listene
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
         if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-            raise OptionError(f"{option} {endpoint[:SHOWN_LENGTH]!r} is not host:port")
+            raise OptionError(f"{option} {shown(endpoint)} is not host:port")
     return endpoints
 
 
@@ -410,11 +416,11 @@ def _cut(given: Mapping[str, str]) -> tuple[Cut | str | None, bool]:
     text = given[asked[0]].strip()
     if asked == ["consistency"]:
         if text.lower() != "cut":
-            raise OptionError(f"consistency {text!r} must be cut")
+            raise OptionError(f"consistency {shown(text)} must be cut")
         return None, True
     if not text.startswith("{"):
         if not _CUT_NAME.fullmatch(text):
-            raise OptionError(f"cut {text[:100]!r} is neither the name of a pinned cut nor the JSON of one")
+            raise OptionError(f"cut {shown(text)} is neither the name of a pinned cut nor the JSON of one")
         return text, False
     from ..client.consuming.cut import Cut, CutError
 
@@ -440,7 +446,7 @@ def _selection(given: Mapping[str, str], *, may_be_none: bool = False) -> Select
         try:
             compile_java_pattern(given["subscribePattern"])
         except PatternError as problem:
-            raise OptionError(f"subscribePattern {given['subscribePattern']!r}: {problem}") from None
+            raise OptionError(f"subscribePattern {shown(given['subscribePattern'])}: {problem}") from None
         return Pattern(given["subscribePattern"])
     return Partitions(_parse_assign(given["assign"]))
 
@@ -455,7 +461,9 @@ def _parse_assign(text: str) -> dict[str, tuple[int, ...]]:
             or not partitions
             or not all(_is_partition(p) for p in partitions)
         ):
-            raise OptionError(f"assign: topic {topic!r} needs a list of partition numbers, like {example}")
+            raise OptionError(
+                f"assign: topic {shown(topic)} needs a list of partition numbers, like {example}"
+            )
         assigned[topic] = tuple(dict.fromkeys(partitions))
     if not assigned:
         raise OptionError(f"option 'assign' names no partition: write {example}")
@@ -481,7 +489,7 @@ def _bound(given: Mapping[str, str], side: str, default: int, *, useless: int | 
         bound = EveryPartition(EARLIEST if value.lower() == "earliest" else LATEST)
         if bound.offset == useless:
             raise OptionError(
-                f"{name} {value!r}: a batch read would be empty; write "
+                f"{name} {shown(value)}: a batch read would be empty; write "
                 f"{word[EARLIEST + LATEST - bound.offset]!r} or offsets"
             )
         return bound
@@ -518,7 +526,7 @@ def _per_partition(name: str, text: str, example: str, *, least: int) -> dict[tu
     found: dict[tuple[str, int], int] = {}
     for topic, partitions in _json_object(name, text, example).items():
         if not isinstance(partitions, dict):
-            raise OptionError(f"{name}: topic {topic!r} needs an object of partitions, like {example}")
+            raise OptionError(f"{name}: topic {shown(topic)} needs an object of partitions, like {example}")
         for partition, number in partitions.items():
             if (
                 not re.fullmatch(r"[0-9]{1,10}", partition)
@@ -527,7 +535,9 @@ def _per_partition(name: str, text: str, example: str, *, least: int) -> dict[tu
                 or not isinstance(number, int)
                 or not least <= number <= INT64_MAX
             ):
-                raise OptionError(f"{name}: {topic!r} has {partition!r}: {number!r}; write it like {example}")
+                raise OptionError(
+                    f"{name}: {shown(topic)} has {shown(partition)}: {shown(number)}; write it like {example}"
+                )
             found[topic, int(partition)] = number
     return found
 
@@ -535,12 +545,12 @@ def _per_partition(name: str, text: str, example: str, *, least: int) -> dict[tu
 def _json_object(name: str, text: str, example: str) -> dict[str, object]:
     try:
         tree = json.loads(text)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise OptionError(
-            f"{name} {text!r} is neither a known word nor JSON like {example}: {problem}"
+            f"{name} {shown(text)} is neither a known word nor JSON like {example}: {problem}"
         ) from None
     if not isinstance(tree, dict):
-        raise OptionError(f"{name} {text!r} must be a JSON object like {example}")
+        raise OptionError(f"{name} {shown(text)} must be a JSON object like {example}")
     return tree
 
 
@@ -557,7 +567,7 @@ def whole_number(
     text = given[name].strip()
     if not re.fullmatch(r"-?[0-9]{1,19}", text) or not least <= int(text) <= most:
         raise OptionError(
-            f"{name} {text[:SHOWN_LENGTH]!r} must be a whole number of at least {least} and at most {most}"
+            f"{name} {shown(text)} must be a whole number of at least {least} and at most {most}"
         )
     return int(text)
 
@@ -569,8 +579,7 @@ def _bytes(given: Mapping[str, str], name: str, default: int, least: int) -> int
     size = int(parts[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[parts[2]] if parts else -1
     if not least <= size <= INT64_MAX:
         raise OptionError(
-            f"{name} {text[:SHOWN_LENGTH]!r} must be a size of at least {least} bytes and at most "
-            f"{INT64_MAX}, like 64m"
+            f"{name} {shown(text)} must be a size of at least {least} bytes and at most {INT64_MAX}, like 64m"
         )
     return size
 
@@ -580,7 +589,7 @@ def _duration_ms(given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name, str(default)).strip().lower()
     parts = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|min|h|d|)", text)
     if parts is None:
-        raise OptionError(f"{name} {text!r} must be a time like 500ms, 30s, 15m, 1h or 1d")
+        raise OptionError(f"{name} {shown(text)} must be a time like 500ms, 30s, 15m, 1h or 1d")
     unit = {"s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
     return int(parts[1]) * unit.get(parts[2], 1)
 
@@ -588,7 +597,7 @@ def _duration_ms(given: Mapping[str, str], name: str, default: int) -> int:
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = given.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise OptionError(f"{name} {text!r} must be true or false")
+        raise OptionError(f"{name} {shown(text)} must be true or false")
     return text == "true"
 
 
@@ -596,5 +605,5 @@ def _choice(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     """One of `words`; the first is the default."""
     text = given.get(name, words[0]).strip().lower()
     if text not in words:
-        raise OptionError(f"{name} {text!r} must be one of {', '.join(words)}")
+        raise OptionError(f"{name} {shown(text)} must be one of {', '.join(words)}")
     return text

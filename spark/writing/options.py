@@ -21,10 +21,10 @@ from ..options import (
     INT32_MAX,
     INT64_MAX,
     RETRY_TIMEOUT_MS_DEFAULT,
-    SHOWN_LENGTH,
     OptionError,
     client_security,
     parse_bootstrap,
+    shown,
     whole_number,
 )
 
@@ -119,13 +119,13 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             key = name or lower
             if given.get(key, value) != value:
                 raise OptionError(
-                    f"option {key!r} is given twice, as {given[key]!r} and as {value!r}: keep one"
+                    f"option {key!r} is given twice, as {shown(given[key])} and as {shown(value)}: keep one"
                 )
             given[key] = value
         elif lower in _NEEDED:
             allowed, reason = _NEEDED[lower]
             if value.strip().lower() not in allowed:
-                raise OptionError(f"{lower} {value!r}: only {allowed[0]!r} is possible: {reason}")
+                raise OptionError(f"{lower} {shown(value)}: only {allowed[0]!r} is possible: {reason}")
         elif lower in _REFUSED:
             raise OptionError(f"option {lower!r} is not used here: {_REFUSED[lower]}")
         elif lower.startswith(_KAFKA):
@@ -167,7 +167,7 @@ def _producer(given: Mapping[str, str]) -> ProducerOptions:
     compression = given.get("kafka.compression.type", "none").strip().lower()
     if compression.upper() not in Compression.__members__:
         known = ", ".join(codec.name.lower() for codec in Compression)
-        raise OptionError(f"kafka.compression.type {compression[:SHOWN_LENGTH]!r}: choose {known}")
+        raise OptionError(f"kafka.compression.type {shown(compression)}: choose {known}")
     client_id = given.get("kafka.client.id", PRODUCER_DEFAULT.client_id)
     if (size := len(client_id.encode("utf-8", "surrogatepass"))) > CLIENT_ID_BYTES_MAX:
         raise OptionError(f"kafka.client.id must have at most {CLIENT_ID_BYTES_MAX} bytes, not {size}")
@@ -206,7 +206,7 @@ def _topic(given: Mapping[str, str]) -> str | None:
     topic = given.get("topic")
     if topic is not None and not _TOPIC_NAME.fullmatch(topic):
         raise OptionError(
-            f"topic {topic[:SHOWN_LENGTH]!r}: a topic's name has 1 to 249 ASCII letters, digits, '.', '_' "
+            f"topic {shown(topic)}: a topic's name has 1 to 249 ASCII letters, digits, '.', '_' "
             "and '-', and is not '.' or '..'"
         )
     return topic
@@ -242,7 +242,7 @@ def _name(given: Mapping[str, str], option: str, bytes_max: int, *, slashes: boo
         raise OptionError(f"option {option!r} must have 1 to {bytes_max} bytes, not {size}")
     if not name.isprintable() or ("/" in name and not slashes):
         allowed = "printable characters" if slashes else "printable characters other than /"
-        raise OptionError(f"{option} {name!r}: only {allowed}")
+        raise OptionError(f"{option} {shown(name)}: only {allowed}")
     return name
 
 
@@ -252,5 +252,5 @@ def _unknown(name: str) -> str:
         return f"option {name!r} is not used here: {_ELSEWHERE[lower]}"
     near = difflib.get_close_matches(lower, [*_SPELLING, *_ALIASES, *_COUNTS], n=1, cutoff=0.6)
     if near:
-        return f"unknown option {name!r}: did you mean {_SPELLING.get(near[0], near[0])!r}?"
-    return f"unknown option {name!r}: the options of a write are {', '.join(_NAMES)}, and kafka.*"
+        return f"unknown option {shown(name)}: did you mean {_SPELLING.get(near[0], near[0])!r}?"
+    return f"unknown option {shown(name)}: the options of a write are {', '.join(_NAMES)}, and kafka.*"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -84,6 +85,25 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_rest_as_they_are(tmp_path:
     wrapped = probe(place, "JAVA_HOME")
     assert wrapped is not None
     assert wrapped.has_vector_module
+
+
+def test_the_wrapper_follows_the_java_that_is_there_now(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "21.0.1", has_vector_module=False)
+    new = fake_java(tmp_path / "new", "25.0.2", has_vector_module=False)
+    place = make_wrapper_home(old, tmp_path / "wrapper")
+    found = probe(make_wrapper_home(new, place), "JAVA_HOME")
+    assert found is not None
+    assert found.version == 25
+
+
+def test_a_java_that_does_not_answer_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = fake_java(tmp_path / "hung", "21.0.1")
+    executable = home / "bin" / "java"
+    answer = executable.read_text().removeprefix("#!/bin/sh\n")
+    executable.write_text(f"#!/bin/sh\nread -r nothing < '{tmp_path / 'never'}'\n{answer}")
+    os.mkfifo(tmp_path / "never")
+    monkeypatch.setattr(java, "CHECK_TIMEOUT_S", 0.2)
+    assert probe(home, "JAVA_HOME") is None
 
 
 def test_without_any_java_the_message_says_what_to_do(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@ remedy."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tidegate.client.consuming.cut import Cut, CutPartition, CutTopic
 from tidegate.spark.options import (
@@ -99,6 +101,10 @@ def test_sizes() -> None:
     [
         ({"subscribe": "t"}, "'bootstrap' \\(or 'kafka.bootstrap.servers'\\) is missing"),
         ({"bootstrap": "nohost", "subscribe": "t"}, "not host:port"),
+        ({"bootstrap": "a:0", "subscribe": "t"}, "'a:0' is not host:port"),
+        ({"bootstrap": "a:65536", "subscribe": "t"}, "'a:65536' is not host:port"),
+        ({**BASE, "startingOffsets": '{"t":{"0":true}}'}, "'t' has '0': True"),
+        ({"bootstrap": "a:1", "assign": "[" * 100_000}, "neither a known word nor JSON"),
         ({"bootstrap": "a:1"}, "exactly one of"),
         ({**BASE, "assign": '{"t":[0]}'}, "both 'subscribe' and 'assign'"),
         ({**BASE, "startingofsets": "earliest"}, "did you mean 'startingOffsets'"),
@@ -165,6 +171,31 @@ def test_sizes() -> None:
 def test_what_cannot_be_meant_is_refused_with_a_remedy(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_options(given)
+
+
+def test_only_offsets_have_an_order_and_not_what_stands_for_the_begin_or_the_end() -> None:
+    both = parse(startingOffsets='{"flights":{"0":5,"1":-2}}', endingOffsets='{"flights":{"0":-1,"1":5}}')
+    assert both.starting == AtOffsets({("flights", 0): 5, ("flights", 1): EARLIEST})
+    assert both.ending == AtOffsets({("flights", 0): LATEST, ("flights", 1): 5})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *({**BASE, name: "x" * 10**6} for name in (
+            "assign", "startingOffsets", "endingTimestamp", "minPartitions", "maxBytesPerPartition", "cut",
+            "consistency", "isolation", "failOnDataLoss", "bootstrap", "subscribePattern",
+        )),
+        {**BASE, "startingOffsets": json.dumps({"t" * 10**6: {"0": "x" * 10**6}})},
+        {**BASE, "startingOffsets": json.dumps({"t": {"1" * 10**6: 1}})},
+        {**BASE, "o" * 10**6: "1"},
+        {**BASE, "kafka.bootstrap.servers": "x" * 10**6},
+    ],
+)  # fmt: skip
+def test_a_message_has_the_begin_of_a_long_text(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_options(given)
+    assert len(str(caught.value)) < 1_500
 
 
 # ---- cuts --------------------------------------------------------------------------------------------------
