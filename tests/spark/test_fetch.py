@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tidegate.client.consuming.visibility import VisibilityFilter
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto.range_chunks import RecordsChunk
 from tidegate.runtime.clock import SystemClock
 from tidegate.spark import fetch
 from tidegate.spark.connection import DataClient, ReadError, offset_query
-from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.spark.fetch import FetchedChunk, RangeRequest, check_chunk, fetch_range, where_to_resume
 from tidegate.spark.retry import StallWatchdog
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import (
@@ -298,6 +299,26 @@ def test_a_node_that_says_wait_is_waited_for(
     assert scripted.reads == [(0, 0)]
 
 
+def test_the_patience_with_a_stream_that_breaks_begins_with_its_last_note(
+    leaping: DataClient, clock: LeapingClock, scripted: Script
+) -> None:
+    heard = iter(["note", "note", "break"])
+
+    def wait(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk | None:
+        match next(heard, "chunk"):
+            case "note":
+                clock.leapt_s += 7.0
+                return pb.RangeChunk(waiting=True)
+            case "break":
+                return None
+            case _:
+                return chunk
+
+    scripted.before_chunk = wait
+    assert read(leaping, request()) == list(range(30))
+    assert scripted.reads == [(0, 0), (0, 0)]
+
+
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The warnings of reads, as they are written."""
@@ -377,6 +398,59 @@ def test_retries_end_with_the_reason(scripted: Script) -> None:
     with pytest.raises(ReadError, match=r"127\.0\.0\.1:1: UNAVAILABLE"):
         lonely.describe([])
     lonely.close()
+
+
+@pytest.mark.parametrize(
+    ("start_offset", "next_offset", "batches"),
+    [
+        (6, 12, [3]),  # begins below the position, although its batch does not
+        (12, 12, [3]),
+        (9, 9, []),
+        (9, 15, [4, 3]),
+        (9, 15, [3, 3]),
+        (9, 11, [3]),
+        (9, 12, [2]),
+        (9, 12, [2, 3]),
+    ],
+)
+def test_each_chunk_continues_where_the_last_one_ended(
+    start_offset: int, next_offset: int, batches: list[int]
+) -> None:
+    made = numbered_batches(5)
+
+    def check(first: int, after: int, chosen: list[int]) -> FetchedChunk:
+        fields = pb.RangeChunk(start_offset=first, next_offset=after)
+        chunk = RecordsChunk(fields, b"".join(made[number] for number in chosen))
+        return check_chunk(request(), chunk, 9, VisibilityFilter(()))
+
+    assert len(check(9, 15, [3, 4]).visible) == 2
+    with pytest.raises(ReadError) as caught:
+        check(start_offset, next_offset, batches)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("code", "log_start_offset", "fails_on_data_loss", "resume"),
+    [
+        (ErrorCode.OFFSET_OUT_OF_RANGE, 12, False, 12),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, 40, False, 30),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, 12, True, None),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, 5, False, None),  # the log ends below: nothing was deleted
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1, False, None),
+        (ErrorCode.CORRUPT_MESSAGE, 12, False, None),
+    ],
+)
+def test_only_records_that_are_deleted_are_passed_over(
+    code: ErrorCode, log_start_offset: int, fails_on_data_loss: bool, resume: int | None
+) -> None:
+    problem = ReadError(code, "so it is", log_start_offset=log_start_offset)
+    wanted = request(fail_on_data_loss=fails_on_data_loss)
+    if resume is None:
+        with pytest.raises(ReadError) as caught:
+            where_to_resume(wanted, 5, problem)
+        assert caught.value is problem
+    else:
+        assert where_to_resume(wanted, 5, problem) == resume
 
 
 @pytest.mark.parametrize("lie", ["repeat", "skip", "overlap", "empty", "order"])

@@ -136,6 +136,18 @@ def test_a_read_takes_its_cut_when_its_ranges_are_planned(taker: CutTaker, clust
     assert read(cluster, parts) == inside()
 
 
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [({"0": 3}, "flights-1 is missing"), ({"0": 3, "1": 3, "2": 3}, "flights-2, which is not read")],
+)
+def test_offsets_to_begin_at_name_each_partition_of_the_cut(
+    unchanged: ServedCluster, offsets: dict[str, int], message: str
+) -> None:
+    starting = json.dumps({"flights": offsets})
+    with pytest.raises(OptionError, match=message):
+        planned(unchanged, subscribe="flights", consistency="cut", startingOffsets=starting)
+
+
 def test_a_given_cut_is_read_again_with_all_its_topics(taker: CutTaker, cluster: ServedCluster) -> None:
     cluster.fill("gates", 0, STEPS[0], leader=1)
     cut = take(cluster.bootstrap, ["flights", "gates"])
