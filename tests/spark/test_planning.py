@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tidegate.client.consuming.cut import CutPartition
 from tidegate.spark.connection import OffsetAnswer, ReadError, SplitRange, TopicView
 from tidegate.spark.options import (
     EARLIEST,
@@ -24,6 +25,7 @@ from tidegate.spark.planning import (
     FrozenRange,
     PlannedRange,
     choose_partitions,
+    freeze_at_cut,
     freeze_range,
     limit_decompressed,
     limit_records,
@@ -77,6 +79,31 @@ def test_a_time_after_the_last_record_starts_nowhere_and_ends_at_the_end() -> No
     assert freeze_range(
         KEY, replace(OPTIONS, starting_after_last_is_error=False), LIMITS, nothing, None
     ) == FrozenRange(90, 90)
+
+
+def test_a_time_above_the_cut_is_after_its_last_record() -> None:
+    """Whatever was written since."""
+    part, at_95 = CutPartition(10, 90, {}), replace(LIMITS, offset=95)
+    options = replace(OPTIONS, takes_cut=True, read_committed=False)
+    assert freeze_at_cut(KEY, options, part, LIMITS, None) == FrozenRange(10, 90)
+    with pytest.raises(ReadError, match="startingOffsetsByTimestampStrategy=latest"):
+        freeze_at_cut(KEY, options, part, LIMITS, at_95)
+    latest = replace(options, starting_after_last_is_error=False)
+    assert freeze_at_cut(KEY, latest, part, LIMITS, at_95) == FrozenRange(90, 90)
+
+
+def test_a_log_without_a_record_has_lost_what_its_cut_had() -> None:
+    """No record is as late as the start, but one may have been."""
+    part, shorter, none = (
+        CutPartition(10, 90, {}),
+        replace(LIMITS, log_start_offset=50),
+        replace(LIMITS, offset=-1),
+    )
+    options = replace(OPTIONS, takes_cut=True, read_committed=False, starting_after_last_is_error=False)
+    with pytest.raises(ReadError, match="the log begins at 50 now"):
+        freeze_at_cut(KEY, options, part, shorter, none, none)
+    accepted = replace(options, fail_on_data_loss=False)
+    assert freeze_at_cut(KEY, accepted, part, shorter, none, none) == FrozenRange(90, 90)
 
 
 @given(st.integers(0, 120), st.integers(0, 120))

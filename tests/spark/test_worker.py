@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+import grpc
 import pyarrow as pa
 import pytest
+from tidegate.runtime.clock import ManualClock
+from tidegate.security.client_security import ClientSecurity
+from tidegate.security.grpc_session import GrpcSession
 from tidegate.spark import range_reader, worker_memory
 from tidegate.spark.channels import Channels
 from tidegate.spark.range_reader import RangePartition, join_small_batches
@@ -59,6 +63,78 @@ def test_the_channel_that_was_not_used_for_longest_is_closed() -> None:
     channels.to("127.0.0.1:3")
     assert channels.to("127.0.0.1:1") is first
     assert channels.to("127.0.0.1:2") is not second
+    assert is_closed(second)
+    assert not is_closed(first)
+    channels.drop("127.0.0.1:1")
+    assert is_closed(first)
+    last = channels.to("127.0.0.1:1")
+    assert last is not first
+    channels.close()
+    assert is_closed(last)
+
+
+def is_closed(channel: grpc.Channel) -> bool:
+    call = channel.unary_unary("/tidegate.Data/Nothing")
+    try:
+        call.future(b"", timeout=0.01).cancel()
+    except ValueError:
+        return True
+    return False
+
+
+class TestSessions:
+    """When a call authenticates again; each time costs the node thousands of hashes."""
+
+    @pytest.fixture
+    def given(self) -> list[str]:
+        """The tokens that nodes gave."""
+        return []
+
+    @pytest.fixture
+    def secured(self, monkeypatch: pytest.MonkeyPatch, given: list[str]) -> Iterator[Channels]:
+        def authenticate(channel: grpc.Channel, security: ClientSecurity) -> GrpcSession:
+            given.append(f"Session {len(given)}")
+            return GrpcSession((("authorization", given[-1]),), 100.0)
+
+        monkeypatch.setattr("tidegate.spark.channels.authenticate", authenticate)
+        self.clock = ManualClock()
+        security = ClientSecurity("SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", username="alice", password="x")
+        channels = Channels(channels_max=1, security=security, clock=self.clock)
+        yield channels
+        channels.close()
+
+    def test_a_session_serves_until_shortly_before_its_end(self, secured: Channels, given: list[str]) -> None:
+        first = secured.authorization("127.0.0.1:1")
+        self.clock.advance(89.0)
+        assert secured.authorization("127.0.0.1:1") == first
+        self.clock.advance(2.0)
+        assert secured.authorization("127.0.0.1:1") == (("authorization", "Session 1"),)
+        assert len(given) == 2
+
+    def test_a_session_belongs_to_its_connection(self, secured: Channels, given: list[str]) -> None:
+        secured.authorization("127.0.0.1:1")
+        secured.drop("127.0.0.1:1")
+        secured.authorization("127.0.0.1:1")
+        assert len(given) == 2
+        secured.to("127.0.0.1:2")  # above the limit of one: the other is closed
+        secured.authorization("127.0.0.1:1")
+        assert len(given) == 3
+
+    def test_a_session_that_the_node_forgot_is_not_shown_again(
+        self, secured: Channels, given: list[str]
+    ) -> None:
+        assert not secured.forget_session("127.0.0.1:1")
+        secured.authorization("127.0.0.1:1")
+        assert secured.forget_session("127.0.0.1:1")
+        secured.authorization("127.0.0.1:1")
+        assert len(given) == 2
+
+
+def test_a_bearer_token_that_is_refused_is_not_shown_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    security = ClientSecurity("SASL_PLAINTEXT", mechanism="OAUTHBEARER", bearer_token=lambda: "t")
+    channels = Channels(security=security)
+    assert channels.authorization("127.0.0.1:1") == (("authorization", "Bearer t"),)
+    assert not channels.forget_session("127.0.0.1:1")
     channels.close()
 
 
