@@ -501,6 +501,8 @@ class DataClient:
                     self._forget(request.topic, request.partition, problem)
             return problem
         last: _Problem | None = None
+        if not reply.partitions:
+            return _Problem(ErrorCode.UNKNOWN_SERVER_ERROR, f"{endpoint} planned no range", curable=True)
         # a leader may answer only a prefix
         for request, answer in zip(together.partitions, reply.partitions, strict=False):
             if answer.error_code:

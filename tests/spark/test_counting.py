@@ -7,14 +7,17 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer
+from tidegate.client.consuming.cut import Cut, CutPartition, CutTopic
 from tidegate.runtime.network import free_port
 from tidegate.spark import count_command, count_committed
 from tidegate.spark.connection import DataClient, ReadError
-from tidegate.spark.counting import PartitionCount, counts_of
+from tidegate.spark.counting import PartitionCount, count_range, counts_of
+from tidegate.spark.fetch import RangeRequest
 from tidegate.spark.kafka_address import grpc_addresses
 from tidegate.storage.cleaning.retention import apply_retention
 from tidegate.storage.log import counting
@@ -101,6 +104,47 @@ def test_records_removed_by_retention_are_an_error_if_named_else_left_out(tmp_pa
             count_committed(served.bootstrap, "flights", {0: (0, 10)}, retry_timeout_ms=300)
         assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert refused.value.log_start_offset == start
+
+
+def test_a_count_passes_over_what_is_gone_where_its_reader_would(tmp_path: Path) -> None:
+    with ServedCluster(tmp_path, nodes=1) as served:
+        served.fill("flights", 0, STEPS[0], leader=1)
+        log = served.nodes[1].replicas.replica("flights", 0).log
+
+        async def shorten() -> None:
+            log.advance_log_start(100)
+
+        served.run(shorten())
+        client = DataClient(served.bootstrap.split(","), retry_timeout_ms=300)
+        wanted = RangeRequest("flights", TOPIC_ID.bytes, 0, 0, 500, True, False)
+        try:
+            assert count_range(client, wanted) == sum(100 <= offset < 500 for offset in WANTED[0])
+            with pytest.raises(ReadError, match="OFFSET_OUT_OF_RANGE"):
+                count_range(client, replace(wanted, fail_on_data_loss=True))
+            deleted = replace(wanted, topic="deleted")
+            assert count_range(client, deleted) == 0
+            with pytest.raises(ReadError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                count_range(client, replace(deleted, fail_on_data_loss=True))
+        finally:
+            client.close()
+
+
+@pytest.mark.parametrize(
+    ("topic", "ranges", "message"),
+    [
+        ("gates", None, "topic 'gates' is not in the cut"),
+        ("flights", {1: (0, 5)}, "the cut has no flights-1"),
+        ("flights", {0: (10, 91)}, "[10, 91) was asked for, and the cut has [10, 90)"),
+        ("flights", {0: (9, 90)}, "[9, 90) was asked for, and the cut has [10, 90)"),
+        ("flights", {0: (50, 49)}, "[50, 49) was asked for"),
+    ],
+)
+def test_a_count_at_a_cut_asks_for_what_the_cut_has(
+    cluster: ServedCluster, topic: str, ranges: dict[int, tuple[int, int]] | None, message: str
+) -> None:
+    cut = Cut({"flights": CutTopic(TOPIC_ID.bytes, {0: CutPartition(10, 90, {})})})
+    with pytest.raises(ReadError, match=re.escape(message)):
+        counts_of(cluster.bootstrap, topic, ranges, cut=cut, retry_timeout_ms=300)
 
 
 def test_a_log_that_changes_while_it_is_counted_is_counted_again(
