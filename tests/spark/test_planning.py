@@ -102,6 +102,8 @@ def test_a_log_without_a_record_has_lost_what_its_cut_had() -> None:
     options = replace(OPTIONS, takes_cut=True, read_committed=False, starting_after_last_is_error=False)
     with pytest.raises(ReadError, match="the log begins at 50 now"):
         freeze_at_cut(KEY, options, part, shorter, none, none)
+    with pytest.raises(ReadError, match="the log begins at 50 now"):  # gone after the first question
+        freeze_at_cut(KEY, options, part, shorter, replace(LIMITS, offset=60), none)
     accepted = replace(options, fail_on_data_loss=False)
     assert freeze_at_cut(KEY, accepted, part, shorter, none, none) == FrozenRange(90, 90)
 
