@@ -245,7 +245,7 @@ def test_a_stream_that_breaks_while_the_consumer_pauses_is_resumed(
 
 
 def test_a_node_that_falls_silent_in_the_middle_is_left_for_the_new_leader(
-    clock: LeapingClock, scripted: Script
+    clock: LeapingClock, scripted: Script, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without the watch, a stream without a deadline would wait for ever."""
     awake = threading.Event()
@@ -267,6 +267,18 @@ def test_a_node_that_falls_silent_in_the_middle_is_left_for_the_new_leader(
         awake.set()
         client.close()
     assert scripted.reads == [(0, 0), (1, 12)]
+    assert f"{scripted.endpoints[0]} was silent for 60 s" in caplog.text
+
+
+def test_a_stream_that_has_ended_is_watched_no_more(client: DataClient, scripted: Script) -> None:
+    assert read(client, request()) == list(range(30))
+    chunks = fetch_range(client, request())
+    next(chunks)
+    chunks.close()  # type: ignore[attr-defined]
+    for thread in threading.enumerate():
+        if thread.name == "stall-watch":
+            thread.join(10)
+            assert not thread.is_alive()
 
 
 def test_a_node_that_says_wait_is_waited_for(
