@@ -74,7 +74,7 @@ def test_the_channel_that_was_not_used_for_longest_is_closed() -> None:
 
 
 def is_closed(channel: grpc.Channel) -> bool:
-    call = channel.unary_unary("/tidegate.Data/Nothing")
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/tidegate.Data/Nothing")
     try:
         call.future(b"", timeout=0.01).cancel()
     except ValueError:
