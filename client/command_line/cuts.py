@@ -114,7 +114,7 @@ def cuts_unpin(
         async with connect(bootstrap, command_config) as admin:
             was_pinned = await admin.unpin_cut(name)
         if not was_pinned:
-            raise CommandError(f"no cut is pinned as {name}")
+            raise CommandError(f"no cut is pinned as {name}: `tidegate cuts list` shows those that are")
         print(f"unpinned: {name}")
 
     run(work())

@@ -63,7 +63,10 @@ class PinnedCutCalls:
         found = await self._find(request.name, caller)
         if found is None or not found.is_confirmed:
             state = "pinned" if found is None else "confirmed"
-            raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"no cut is {state} as {request.name!r}")
+            raise KafkaError(
+                ErrorCode.RESOURCE_NOT_FOUND,
+                f"no cut is {state} as {request.name!r}: `tidegate cuts list` shows those that are pinned",
+            )
         for topic in found.topics:
             self._access.require(caller, "GetCut", topic.name)
         return pinned_message(self._cluster.state, found)

@@ -32,6 +32,9 @@ SINK_DEFAULT: Final = "spark"
 """Of batches that the user does not name: their jobs are called at random."""
 UNNAMED: Final = "unnamed-"
 """What such a job's name begins with: the coordinator forgets it sooner (`jobs.proto`)."""
+RETRY_TIMEOUT_MS_MAX: Final = 1_800_000
+"""Half of the hour for which the coordinator remembers an unnamed job that is decided (`jobs.proto`): no call
+asks how it ended when that is forgotten."""
 JOB_TIMEOUT_MS_DEFAULT: Final = 300_000
 JOB_TIMEOUT_MS_MIN: Final = 1_000
 MEMORY_BYTES_DEFAULT: Final = 32 << 20
@@ -144,7 +147,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         sink=sink,
         job=_job(given, sink),
         job_timeout_ms=_count(given, "jobTimeoutMs", JOB_TIMEOUT_MS_DEFAULT, JOB_TIMEOUT_MS_MIN, INT32_MAX),
-        retry_timeout_ms=_count(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, 0),
+        retry_timeout_ms=_count(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, 0, RETRY_TIMEOUT_MS_MAX),
         producer=_producer(given),
         requests_in_flight_max=min(
             IN_FLIGHT_MAX,

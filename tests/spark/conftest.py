@@ -14,6 +14,7 @@ import grpc
 import pytest
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
+from tidegate.runtime.clock import SystemClock
 from tidegate.tests.spark.kernel_builds import WARNINGS, build_kernel, load_kernel
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
@@ -149,6 +150,17 @@ class ScriptedNode(data_pb2_grpc.DataServicer):
         )
         context.set_trailing_metadata((("tidegate-error-bin", detail.SerializeToString()),))
         context.abort(grpc.StatusCode.UNAVAILABLE, code.name)
+
+
+class LeapingClock(SystemClock):
+    """The real clock, and leaps that a test makes."""
+
+    def __init__(self) -> None:
+        self.leapt_s = 0.0
+        super().__init__()
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.leapt_s
 
 
 def numbered_batches(count: int, records: int = 3) -> list[bytes]:

@@ -8,11 +8,13 @@ from typing import Any
 import grpc
 import pytest
 from tidegate.proto import data_pb2 as pb
+from tidegate.security.client_security import ClientSecurity
 from tidegate.spark import connection
+from tidegate.spark.channels import Channels
 from tidegate.spark.connection import DataClient, LeaderView, ReadError
 from tidegate.wire.errors import ErrorCode
 
-from .conftest import Script, ScriptedNode
+from .conftest import TOPIC_ID, LeapingClock, Script, ScriptedNode
 
 PLACE = ("flights", 0)
 
@@ -147,6 +149,131 @@ def test_a_split_adjoins_and_covers_what_was_asked(ranges: list[tuple[int, int]]
         split(ranges)
 
 
+@pytest.mark.parametrize(("had_session", "curable"), [(True, True), (False, False)])
+def test_a_call_that_is_not_authenticated_is_tried_again_with_another_session(
+    client: DataClient, monkeypatch: pytest.MonkeyPatch, had_session: bool, curable: bool
+) -> None:
+    monkeypatch.setattr(client._channels, "forget_session", lambda _: had_session)
+    problem = client._problem_of(Failure(grpc.StatusCode.UNAUTHENTICATED), "a:1")
+    assert (problem.code, problem.curable) == (ErrorCode.SASL_AUTHENTICATION_FAILED, curable)
+
+
+def test_nodes_without_a_method_are_named_as_too_old(client: DataClient) -> None:
+    def ask(channel: grpc.Channel, shown: object) -> None:
+        raise Failure(grpc.StatusCode.UNIMPLEMENTED)
+
+    with pytest.raises(ReadError, match="a version without cuts: upgrade them") as refused:
+        client.of_any_node(ask, "cuts")
+    assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+class TestDescriptions:
+    """Which node is asked for topics, and which answer counts."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The nodes that were asked for topics; node 0 knows an older topic of the name, until a test clears
+        `stale`."""
+        self.stale = {0}
+        asked: list[int] = []
+        describe = ScriptedNode.DescribeTopics
+
+        def answer(node: ScriptedNode, request: Any, context: Any) -> pb.DescribeTopicsReply:
+            asked.append(node._node)
+            reply = describe(node, request, context)
+            for topic in reply.topics:
+                topic.topic_id = b"o" * 16 if node._node in self.stale else topic.topic_id
+            return reply
+
+        monkeypatch.setattr(ScriptedNode, "DescribeTopics", answer)
+        return asked
+
+    @pytest.fixture
+    def clients(self) -> Iterator[Callable[..., DataClient]]:
+        made: list[DataClient] = []
+
+        def make(*endpoints: str, **more: Any) -> DataClient:
+            made.append(DataClient(list(endpoints), retry_timeout_ms=5_000, **more))
+            return made[-1]
+
+        yield make
+        for client in made:
+            client.close()
+
+    def test_a_node_that_lags_behind_is_passed_over(
+        self, asked: list[int], scripted: Script, clients: Callable[..., DataClient]
+    ) -> None:
+        client = clients(*scripted.endpoints.values())
+        found = client.describe_existing(["flights"], {"flights": TOPIC_ID})
+        assert (found["flights"].topic_id, asked) == (TOPIC_ID, [0, 1])
+
+    def test_a_topic_that_was_made_again_is_believed_when_all_say_so(
+        self, asked: list[int], scripted: Script, clients: Callable[..., DataClient],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(connection, "UNKNOWN_TOPIC_TIMEOUT_S", 0.3)
+        client = clients(*scripted.endpoints.values())
+        found = client.describe_existing(["flights"], {"flights": b"x" * 16})
+        assert found["flights"].topic_id in (TOPIC_ID, b"o" * 16)
+        assert set(asked) == {0, 1}
+
+    def test_an_id_that_is_not_known_is_not_waited_for(
+        self, asked: list[int], scripted: Script, clients: Callable[..., DataClient]
+    ) -> None:
+        client = clients(*scripted.endpoints.values())
+        client.describe_existing(["flights"], {"flights": connection.ID_UNKNOWN})
+        assert asked == [0]
+
+    def test_a_kafka_listener_leads_to_the_nodes(
+        self, asked: list[int], scripted: Script, clients: Callable[..., DataClient],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(connection, "grpc_addresses", lambda _: (scripted.endpoints[1],))
+        assert clients("127.0.0.1:1").describe(["flights"])["flights"].topic_id == TOPIC_ID
+
+    def test_no_kafka_listener_is_asked_by_one_who_has_to_authenticate(
+        self, asked: list[int], scripted: Script, clients: Callable[..., DataClient],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """Whoever listens there would get a question in the clear, and say where to log in."""
+        told: list[str] = []
+        monkeypatch.setattr(connection, "grpc_addresses", lambda address: told.append(address) or ())
+        security = ClientSecurity("SASL_PLAINTEXT", username="alice", password="x")
+        client = clients("127.0.0.1:1", security=security)
+        assert client._describe_once(["flights"])[1] is not None
+        assert told == []
+        assert clients("127.0.0.1:1")._describe_once(["flights"])[1] is not None
+        assert told == ["127.0.0.1:1"]
+
+    def test_a_topic_that_one_may_not_see_is_no_reason_to_wait(
+        self, asked: list[int], scripted: Script, clients: Callable[..., DataClient]
+    ) -> None:
+        scripted.hidden = True
+        with pytest.raises(ReadError, match="no right to DESCRIBE topic 'flights'"):
+            clients(*scripted.endpoints.values()).describe(["flights"])
+        assert asked == [0]
+
+    def test_a_leader_that_is_gone_is_forgotten(
+        self, asked: list[int], scripted: Script, clients: Callable[..., DataClient]
+    ) -> None:
+        self.stale = set()
+        client = clients(*scripted.endpoints.values())
+        view = client.describe(["flights"])["flights"]
+        scripted.partitions[0].leader, scripted.partitions[0].leader_epoch = 1, 1
+        scripted.stop(0)
+        found = client.offsets(view, [connection.offset_query(0)], read_committed=True)
+        assert found[0].high_watermark == 30
+
+    def test_a_channel_to_a_node_that_is_gone_is_not_kept(self, clients: Callable[..., DataClient]) -> None:
+        channels = Channels()
+        client = clients("127.0.0.1:1", channels=channels)
+        assert client._describe_once(["flights"])[1] is not None
+        assert "127.0.0.1:1" in channels._open
+        client.close()
+        assert "127.0.0.1:1" not in channels._open
+        channels.close()
+
+
 class TestPlansOfManyPartitions:
     """Against a node that may answer a part of what it is asked."""
 
@@ -160,8 +287,10 @@ class TestPlansOfManyPartitions:
         return chosen
 
     @staticmethod
-    def planned(scripted: Script) -> dict[tuple[str, int], list[tuple[int, int]]]:
-        client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=400)
+    def planned(
+        scripted: Script, clock: LeapingClock | None = None
+    ) -> dict[tuple[str, int], list[tuple[int, int]]]:
+        client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=400, clock=clock)
         try:
             wanted = {("flights", 0): (0, 30), ("flights", 1): (5, 9), ("flights", 2): (1, 2)}
             found = client.plan_many_ranges(client.describe(["flights"]), wanted, 100)
@@ -183,6 +312,30 @@ class TestPlansOfManyPartitions:
         assert self.planned(scripted) == {
             ("flights", 0): [(0, 30)], ("flights", 1): [(5, 9)], ("flights", 2): [(1, 2)],
         }  # fmt: skip
+
+    def test_the_patience_begins_again_with_each_part(self, answer: list[Any], scripted: Script) -> None:
+        clock, fails = LeapingClock(), iter([False, True, False, True, False])
+
+        def one(request: Any) -> pb.PlanManyRangesReply:
+            clock.leapt_s += 0.3
+            part = request.partitions[0]
+            if next(fails):
+                code = ErrorCode.LEADER_NOT_AVAILABLE
+                return pb.PlanManyRangesReply(partitions=[pb.PartitionRanges(error_code=code)])
+            ranges = [pb.Range(start=part.start, end=part.end)]
+            return pb.PlanManyRangesReply(partitions=[pb.PartitionRanges(ranges=ranges)])
+
+        answer.append(one)
+        assert len(self.planned(scripted, clock)) == 3
+
+    def test_records_that_are_gone_are_told_with_the_start_of_the_log(
+        self, answer: list[Any], scripted: Script
+    ) -> None:
+        gone = pb.PartitionRanges(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=7)
+        answer.append(lambda request: pb.PlanManyRangesReply(partitions=[gone]))
+        with pytest.raises(ReadError) as refused:
+            self.planned(scripted)
+        assert (refused.value.code, refused.value.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 7)
 
     def test_a_node_that_plans_nothing_is_not_asked_for_ever(
         self, answer: list[Any], scripted: Script

@@ -12,7 +12,6 @@ import pytest
 from tidegate.client.consuming.visibility import VisibilityFilter
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto.range_chunks import RecordsChunk
-from tidegate.runtime.clock import SystemClock
 from tidegate.spark import fetch
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import FetchedChunk, RangeRequest, check_chunk, fetch_range, where_to_resume
@@ -27,7 +26,7 @@ from tidegate.wire.records import (
     encode_marker,
 )
 
-from .conftest import TOPIC_ID, Partition, Script, numbered_batches
+from .conftest import TOPIC_ID, LeapingClock, Partition, Script, numbered_batches
 
 
 @pytest.fixture
@@ -188,17 +187,6 @@ def test_a_busy_node_is_waited_for_and_not_called_lost(
     finally:
         client.close()
         door.close()
-
-
-class LeapingClock(SystemClock):
-    """The real clock, and leaps that a test makes."""
-
-    def __init__(self) -> None:
-        self.leapt_s = 0.0
-        super().__init__()
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.leapt_s
 
 
 @pytest.fixture

@@ -10,7 +10,12 @@ from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 from tidegate.spark.options import INT32_MAX, INT64_MAX, OptionError
 from tidegate.spark.source import TidegateSource
-from tidegate.spark.writing.options import PRODUCER_DEFAULT, WriteOptions, parse_write_options
+from tidegate.spark.writing.options import (
+    PRODUCER_DEFAULT,
+    RETRY_TIMEOUT_MS_MAX,
+    WriteOptions,
+    parse_write_options,
+)
 
 BASE = {"bootstrap": "a:1,b:2"}
 
@@ -82,7 +87,7 @@ def test_what_cannot_be_meant_is_refused(given: dict[str, str], message: str) ->
     ("name", "most"),
     [
         ("jobTimeoutMs", INT32_MAX),
-        ("retryTimeoutMs", INT64_MAX),
+        ("retryTimeoutMs", RETRY_TIMEOUT_MS_MAX),
         ("kafka.batch.size", INT32_MAX),
         ("kafka.linger.ms", INT64_MAX),
         ("kafka.buffer.memory", INT64_MAX),
