@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SECURED := $(addprefix tests/cluster/,test_java_clients.py test_kafkajs_client.py test_platformatic_client.py test_go_clients.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools spark-connector spark-programs rolling-upgrade quotas exactly-once test lint sizes demo proto kernel lock audit image clean
+.PHONY: help install check version foreign-clients secured-clients foreign-systems foreign-tools spark-connector spark-programs rolling-upgrade quotas exactly-once histories test lint sizes demo proto kernel lock audit image clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -58,6 +58,11 @@ spark-programs: install ## run the programs of docs/spark.md as they stand, each
 
 exactly-once: install ## kill and lose at each step of Spark's writes, 200 times, and through Spark's own connector (Maven; half an hour or more)
 	$(BIN)/python -m tidegate.tests.exactly_once
+
+HISTORIES := storage:2000 quorum:1000 replication:400 transactions:400 cuts:1000
+histories: install ## many more seeds of each simulator than `make test` has (half an hour or more); FIRST=N begins at another seed
+	for each in $(HISTORIES); do $(BIN)/tidegate chaos sim $${each%:*} --seeds $${each#*:} --first $(FIRST) || exit; done
+FIRST ?= 0
 
 check: install ## ruff, mypy, and the tests without clusters, Spark and long histories: a minute or two
 	$(BIN)/ruff check .

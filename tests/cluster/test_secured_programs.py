@@ -1,8 +1,8 @@
 """Clients in Java, JavaScript and Go, unmodified, as users of a secured cluster: SCRAM-SHA-512, certificates,
 bearer tokens.
 
-The cases are two of those that these clients have without security; what they must see is the same.  All of
-them over each way: `make secured-clients`.
+Each way has one client here, and two of the cases that it has without security; what it must see is the same.
+All clients, with all their cases, over each way: `make secured-clients`.
 """
 
 from __future__ import annotations
@@ -11,29 +11,26 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tidegate.processes.local_cluster import LocalCluster
 from tidegate.tests.foreign_clients import Program
 
 from .programs import at_work, cases_of_module, numbered
-from .secured_ways import WAYS, SecuredCluster
+from .secured_ways import SecuredCluster
 from .witness import kept_up
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("secured-programs"), pytest.mark.timeout(240)]
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def secured(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LocalCluster]:
-    with kept_up(SecuredCluster(tmp_path_factory.mktemp("secured"), request.param, {})) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module", params=["java-3.9", "java-4", "kafkajs", "sarama"])
-def program(
-    request: pytest.FixtureRequest, secured: LocalCluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Program]:
-    with at_work(request.param, secured, cases_of_module(request), tmp_path_factory) as program:
+@pytest.fixture(
+    scope="module",
+    params=[("SCRAM-SHA-512", "java-4"), ("OAUTHBEARER", "kafkajs"), ("SSL", "sarama")],
+    ids="-".join,
+)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    way, client = request.param
+    with (
+        kept_up(SecuredCluster(tmp_path_factory.mktemp("secured"), way, {})) as cluster,
+        at_work(client, cluster, cases_of_module(request), tmp_path_factory) as program,
+    ):
         yield program
 
 

@@ -21,7 +21,7 @@ from tidegate.chaos.sim.replication.virtual_loop import Process, VirtualLoop
 from tidegate.chaos.sim.runs import Broken
 from tidegate.replication.partition.leader import PartitionLeader
 
-CHUNKS = 4
+CHUNKS = 2
 SEEDS_OF_A_CHUNK = 50
 RARE = ("change_minimum", "cancel_move")
 """Not in every chunk."""
