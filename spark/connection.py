@@ -211,6 +211,7 @@ class DataClient:
             found, problem = self._describe_once(names)
             if problem is None:
                 return found
+            self._described_by += 1
             if not problem.curable or not budget.wait(
                 topic_unknown=problem.topic_unknown, reason=problem.message
             ):
@@ -254,7 +255,11 @@ class DataClient:
         if reply is None:
             return {}, problem
         self._endpoints = tuple(reply.endpoints)
-        return self._learn(reply, only_existing=only_existing)
+        found, problem = self._learn(reply, only_existing=only_existing)
+        if problem is None and not only_existing and (left_out := set(names) - found.keys()):
+            message = f"a node said nothing about topic {min(left_out)!r}"
+            return {}, _Problem(ErrorCode.UNKNOWN_SERVER_ERROR, message, curable=True)
+        return found, problem
 
     def of_any_node(self, ask: Callable[[grpc.Channel, Metadata], Reply], what: str) -> Reply:
         """The answer of some node to an idempotent call about `what`.  Raises ReadError."""

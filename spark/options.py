@@ -38,7 +38,6 @@ MEMORY_PER_TASK_DEFAULT = 256 << 20
 MEMORY_PER_TASK_MIN = 8 << 20
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
-"""Of a value that its error shows."""
 EARLIEST = -2  # as in the JSON of Spark's Kafka connector
 LATEST = -1
 
@@ -207,6 +206,7 @@ class StreamOptions:
 
 _KAFKA: Final = "kafka."
 SHOWN_MAX: Final = 100
+"""Characters of a value in its error."""
 _CUT_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

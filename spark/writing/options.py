@@ -21,6 +21,7 @@ from ..options import (
     INT32_MAX,
     INT64_MAX,
     RETRY_TIMEOUT_MS_DEFAULT,
+    SHOWN_MAX,
     OptionError,
     client_security,
     parse_bootstrap,
@@ -253,7 +254,7 @@ def _unknown(name: str) -> str:
     lower = name.lower()
     if lower in _ELSEWHERE:
         return f"option {name!r} is not used here: {_ELSEWHERE[lower]}"
-    near = difflib.get_close_matches(lower, [*_SPELLING, *_ALIASES, *_COUNTS], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(lower[:SHOWN_MAX], [*_SPELLING, *_ALIASES, *_COUNTS], n=1, cutoff=0.6)
     if near:
         return f"unknown option {shown(name)}: did you mean {_SPELLING.get(near[0], near[0])!r}?"
     return f"unknown option {shown(name)}: the options of a write are {', '.join(_NAMES)}, and kafka.*"

@@ -173,14 +173,16 @@ class TestDescriptions:
     @pytest.fixture
     def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """The nodes that were asked for topics; node 0 knows an older topic of the name, until a test clears
-        `stale`."""
-        self.stale = {0}
+        `stale`; those of `silent` say nothing of any topic."""
+        self.stale, self.silent = {0}, set[int]()
         asked: list[int] = []
         describe = ScriptedNode.DescribeTopics
 
         def answer(node: ScriptedNode, request: Any, context: Any) -> pb.DescribeTopicsReply:
             asked.append(node._node)
             reply = describe(node, request, context)
+            if node._node in self.silent:
+                reply.ClearField("topics")
             for topic in reply.topics:
                 topic.topic_id = b"o" * 16 if node._node in self.stale else topic.topic_id
             return reply
@@ -192,8 +194,8 @@ class TestDescriptions:
     def clients(self) -> Iterator[Callable[..., DataClient]]:
         made: list[DataClient] = []
 
-        def make(*endpoints: str, **more: Any) -> DataClient:
-            made.append(DataClient(list(endpoints), retry_timeout_ms=5_000, **more))
+        def make(*endpoints: str, patience_ms: int = 5_000, **more: Any) -> DataClient:
+            made.append(DataClient(list(endpoints), retry_timeout_ms=patience_ms, **more))
             return made[-1]
 
         yield make
@@ -216,6 +218,16 @@ class TestDescriptions:
         found = client.describe_existing(["flights"], {"flights": b"x" * 16})
         assert found["flights"].topic_id in (TOPIC_ID, b"o" * 16)
         assert set(asked) == {0, 1}
+
+    def test_a_node_that_leaves_out_what_was_asked_is_passed_over(
+        self, asked: list[int], scripted: Script, clients: Callable[..., DataClient]
+    ) -> None:
+        self.silent = {0}
+        assert "flights" in clients(*scripted.endpoints.values()).describe(["flights"])
+        assert asked == [0, 1]
+        self.silent = {0, 1}
+        with pytest.raises(ReadError, match="said nothing about topic 'flights'"):
+            clients(*scripted.endpoints.values(), patience_ms=300).describe(["flights"])
 
     def test_an_id_that_is_not_known_is_not_waited_for(
         self, asked: list[int], scripted: Script, clients: Callable[..., DataClient]

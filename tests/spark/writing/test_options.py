@@ -125,6 +125,13 @@ def test_a_client_id_that_no_header_of_a_request_can_hold_is_refused() -> None:
             parse(**{"kafka.client.id": text})
 
 
+def test_a_long_name_of_an_option_is_shown_in_part() -> None:
+    for name in ("o" * 10**6, "topic" + "c" * 10**6):
+        with pytest.raises(OptionError, match="unknown option") as found:
+            parse(**{name: "1"})
+        assert len(str(found.value)) < 1_500
+
+
 @pytest.mark.parametrize("topic", ["", ".", "..", "a b", "a/b", "é", "a\n", "x" * 250, "\ud800"])
 def test_a_topic_that_no_broker_makes_is_refused(topic: str) -> None:
     with pytest.raises(OptionError, match="a topic's name has 1 to 249"):
