@@ -337,6 +337,12 @@ class RunningShard(Generic[EventT, ReplyT, EffectT]):
                 if error is None:
                     resumed = (callers.waiting.pop(each, None) for each in outcome.resume)
                     self._inbox += [each for each in resumed if each is not None]
+                elif caller is None and error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
+                    # no client hears of it, and no later attempt of the shard would succeed
+                    log.error(
+                        "coordinator_event_not_written",
+                        **self._where(), request=type(event).__name__, reason=str(error),
+                    )  # fmt: skip
                 self._settle(error, answers, outcome.effects)
             case WriteOffsets():
                 error = self._append(outcome.records, outcome.producer, outcome.guard, COMMIT_ERRORS)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from ...wire.errors import ErrorCode, KafkaError
+from ..batches import batch_bytes
 from ..outcome import Context, CoordinatorRecord, Reply, Write
 from . import job_records
 from .decision_holds import DecisionHolds
@@ -73,7 +74,7 @@ from .state import RULES, Action, Stimulus, TransactionMetadata, TransactionStat
 RENEWAL_SLACK: Final = 8
 """A deadline is set later by an eighth of the timeout, so that not every renewal needs a record."""
 BATCH_BYTES_MAX: Final = 256 << 10
-"""Of the ends of attempts in one batch, before the last one, which may be as large as a batch can be."""
+"""Of the ends of attempts in one batch; one that is larger has a batch of its own."""
 UNNAMED_RETENTION_MS: Final = 3_600_000
 """Of a job whose batch is named at random: for as long as its driver may repeat the commit."""
 FAILOVER_GRACE_MS: Final = 10_000
@@ -357,14 +358,14 @@ class JobDecisions:
             action = RULES[current.state, stimulus]
             if action is Action.IGNORE:
                 continue
-            if len(records) == self._config.job_batch_max or size > BATCH_BYTES_MAX:
-                effects.append(ContinueJob(job_id))
-                break
             record, markers = self._port.end_attempt(
                 current, action, context, context.next_offset + len(records)
             )
+            size += batch_bytes((record,))
+            if len(records) == self._config.job_batch_max or (records and size > BATCH_BYTES_MAX):
+                effects.append(ContinueJob(job_id))
+                break
             records.append(record)
-            size += len(record.key) + len(record.value or b"")
             if markers is not None:
                 effects.append(markers)
         return Write(records, Done(), effects)
