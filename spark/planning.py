@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..client.consuming.cut import Cut, CutPartition
@@ -51,6 +51,8 @@ TASKS_MAX = 1_000_000
 RANGES_OF_TASK_MAX = 16  # each costs a call, and they are read one after the other
 
 Key = tuple[str, int]
+Splits = Mapping[Key, Sequence[SplitRange]]
+"""What is read of each partition, in parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,30 +328,32 @@ def settle_start(
     return min(max(explicit, limits.log_start_offset), visible_end)
 
 
-def limit_records(ranges: Iterable[SplitRange], records_max: int | None) -> list[SplitRange]:
+def limit_records(splits: Splits, records_max: int) -> Splits:
     """Ranges of at most so many offsets (the records may be fewer), each divided evenly."""
-    if records_max is None:
-        return list(ranges)
-    shares = [(whole, -(-(whole.end - whole.start) // records_max)) for whole in ranges]
-    require_task_limit("maxRecordsPerPartition", sum(share for _, share in shares))
-    return [part for whole, share in shares for part in divide(whole, share)]
+    return _divided(
+        "maxRecordsPerPartition", splits, lambda whole: -(-(whole.end - whole.start) // records_max)
+    )
 
 
-def limit_decompressed(ranges: Iterable[SplitRange], bytes_max: int) -> list[SplitRange]:
+def limit_decompressed(splits: Splits, bytes_max: int) -> Splits:
     """Ranges whose records have at most about so many bytes when decompressed, where the leaders estimated
     it."""
-    return [
-        part
-        for whole in ranges
-        for part in divide(
-            whole, max(1, min(whole.end - whole.start, -(-whole.decompressed_estimated // bytes_max)))
-        )
-    ]
+    return _divided(
+        "maxDecompressedBytesPerPartition",
+        splits,
+        lambda whole: max(1, min(whole.end - whole.start, -(-whole.decompressed_estimated // bytes_max))),
+    )
 
 
-def reach_task_min(
-    splits: Mapping[Key, Sequence[SplitRange]], count_min: int | None
-) -> dict[Key, list[SplitRange]]:
+def _divided(option: str, splits: Splits, share: Callable[[SplitRange], int]) -> Splits:
+    require_task_limit(option, sum(share(whole) for parts in splits.values() for whole in parts))
+    return {
+        key: [part for whole in parts for part in divide(whole, share(whole))]
+        for key, parts in splits.items()
+    }
+
+
+def reach_task_min(splits: Splits, count_min: int | None) -> Splits:
     """Divides the largest ranges until there are `count_min` exactly; fewer only when there are fewer
     offsets."""
     ranges = [(key, part) for key, parts in splits.items() for part in parts]
@@ -464,12 +468,10 @@ def split_into_tasks(
     found = client.plan_many_ranges(
         topics, wanted, options.partition_bytes_max, estimate_decompressed=reads_data
     )
-    limited = {
-        key: limit_records(
-            limit_decompressed(parts, options.partition_decompressed_max), options.partition_records_max
-        )
-        for key, parts in found.items()
-    }
+    require_task_limit("maxBytesPerPartition", sum(map(len, found.values())))
+    limited = limit_decompressed(found, options.partition_decompressed_max)
+    if options.partition_records_max is not None:
+        limited = limit_records(limited, options.partition_records_max)
     splits = reach_task_min(limited, options.partitions_min)
     return [
         PlannedRange(

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.client.consuming.cut import CutPartition
-from tidegate.spark.connection import OffsetAnswer, ReadError, SplitRange, TopicView
+from tidegate.spark import planning
+from tidegate.spark.connection import DataClient, OffsetAnswer, ReadError, SplitRange, TopicView
 from tidegate.spark.options import (
     EARLIEST,
     LATEST,
@@ -22,6 +23,7 @@ from tidegate.spark.options import (
 )
 from tidegate.spark.planning import (
     RANGES_OF_TASK_MAX,
+    TASKS_MAX,
     FrozenRange,
     PlannedRange,
     choose_partitions,
@@ -32,6 +34,7 @@ from tidegate.spark.planning import (
     reach_task_min,
     require_all_named,
     share_tasks,
+    split_into_tasks,
 )
 
 KEY = ("flights", 0)
@@ -158,43 +161,68 @@ def test_min_partitions_divides_the_largest_ranges_until_there_are_so_many() -> 
 SPLITS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 10_000)), min_size=1, max_size=8)
 
 
-@given(SPLITS, st.integers(1, 100), st.none() | st.integers(1, 30))
+@given(SPLITS, st.integers(1, 100), st.integers(1, 400))
 def test_there_are_exactly_min_partitions_and_they_cover_the_same_offsets(
-    sizes: list[tuple[int, int]], wanted: int, records_max: int | None
+    sizes: list[tuple[int, int]], wanted: int, records_max: int
 ) -> None:
     ranges, at = [], 0
     for offsets, size in sizes:
         ranges.append(SplitRange(at, at + offsets, size))
         at += offsets
-    limited = limit_records(ranges, records_max)
-    assert all(part.end - part.start <= (records_max or at) for part in limited)
-    found = reach_task_min({KEY: limited}, wanted)[KEY]
-    assert len(found) == max(len(limited), min(wanted, at))
+    limited = limit_records({KEY: ranges}, records_max)
+    assert all(part.end - part.start <= records_max for part in limited[KEY])
+    found = reach_task_min(limited, wanted)[KEY]
+    assert len(found) == max(len(limited[KEY]), min(wanted, at))
     assert [0, *(part.end for part in found)] == [*(part.start for part in found), at]
     assert all(part.start < part.end for part in found)
 
 
 def test_records_of_a_task_are_limited_evenly() -> None:
-    assert limit_records(make((0, 10, 90)), 4) == make((0, 3, 30), (3, 6, 30), (6, 10, 30))
-    assert limit_records(make((0, 10, 90)), 10) == make((0, 10, 90))
+    whole = {KEY: make((0, 10, 90))}
+    assert limit_records(whole, 4) == {KEY: make((0, 3, 30), (3, 6, 30), (6, 10, 30))}
+    assert limit_records(whole, 10) == whole
 
 
 def test_what_is_much_when_decompressed_is_divided_where_that_is_known() -> None:
-    assert limit_decompressed([SplitRange(0, 600, 69_000, 540_000_000)], 200_000_000) == [
+    much = {KEY: [SplitRange(0, 600, 69_000, 540_000_000)]}
+    assert limit_decompressed(much, 200_000_000)[KEY] == [
         SplitRange(0, 200, 23_000, 180_000_000), SplitRange(200, 400, 23_000, 180_000_000),
         SplitRange(400, 600, 23_000, 180_000_000),
     ]  # fmt: skip
-    assert limit_decompressed(make((0, 600, 69_000)), 1) == make((0, 600, 69_000))
+    unknown = {KEY: make((0, 600, 69_000))}
+    assert limit_decompressed(unknown, 1) == unknown
     # a record is not divided
-    assert len(limit_decompressed([SplitRange(0, 2, 69_000, 540_000_000)], 1_000)) == 2
+    assert len(limit_decompressed({KEY: [SplitRange(0, 2, 69_000, 540_000_000)]}, 1_000)[KEY]) == 2
 
 
 def test_tasks_without_number_are_refused_before_they_are_made() -> None:
-    endless = make((0, 1 << 60, 1))
+    """Of all partitions together: the driver holds them all."""
+    endless = {KEY: [SplitRange(0, 1 << 60, 1, 1 << 60)]}
     with pytest.raises(OptionError, match="maxRecordsPerPartition would make"):
         limit_records(endless, 1)
     with pytest.raises(OptionError, match="minPartitions would make"):
-        reach_task_min({KEY: endless}, 1 << 40)
+        reach_task_min(endless, 1 << 40)
+    many = {("flights", number): [SplitRange(0, TASKS_MAX, 1, TASKS_MAX)] for number in range(2)}
+    with pytest.raises(OptionError, match=f"maxRecordsPerPartition would make {2 * TASKS_MAX} tasks"):
+        limit_records(many, 1)
+    with pytest.raises(OptionError, match=f"maxDecompressedBytesPerPartition would make {2 * TASKS_MAX} ta"):
+        limit_decompressed(many, 1)
+
+
+def test_more_tasks_than_a_driver_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a batch each is a task, the leaders' answer is the number of tasks."""
+
+    def tasks(of_each: int) -> int:
+        parts = make(*((at, at + 1, 1) for at in range(of_each)))
+        monkeypatch.setattr(DataClient, "plan_many_ranges", lambda *_, **__: dict.fromkeys(wanted, parts))
+        client = DataClient(["127.0.0.1:1"], retry_timeout_ms=1)
+        return len(split_into_tasks(client, FOUND, wanted, OPTIONS, reads_data=True))
+
+    monkeypatch.setattr(planning, "TASKS_MAX", 6)
+    wanted = {("flights", number): (0, 3) for number in range(2)}
+    assert tasks(3) == 6
+    with pytest.raises(OptionError, match="maxBytesPerPartition would make 8 tasks"):
+        tasks(4)
 
 
 def planned(*sizes: tuple[int, int]) -> list[PlannedRange]:
@@ -223,5 +251,7 @@ def test_small_ranges_share_a_task(
     ranges = planned(*sizes)
     shared = share_tasks(ranges, 100, records_max)
     assert [len(task) for task in shared] == tasks
+    with pytest.raises(OptionError, match="maxDecompressedBytesPerPartition would make"):
+        limit_decompressed(endless, 1)
     assert [part for task in shared for part in task] == ranges
     assert share_tasks(ranges, 0, None) == [(part,) for part in ranges]
