@@ -298,8 +298,11 @@ def settle_start(
     explicit: int | None,
 ) -> int:
     """Where a read of one partition begins.  `answer` is that of a timestamp query; `explicit` the offset of
-    other bounds, EARLIEST or LATEST.  Raises ReadError."""
-    visible_end = end_of_visible(options, limits)
+    other bounds, EARLIEST or LATEST.  Raises ReadError.
+
+    An offset between the last stable offset and the high watermark is there: a reader of committed records
+    waits at it."""
+    visible_end, log_end = end_of_visible(options, limits), limits.high_watermark
     if answer is not None:
         if answer.offset >= 0:
             return answer.offset
@@ -314,18 +317,18 @@ def settle_start(
         return limits.log_start_offset
     if explicit == LATEST:
         return visible_end
-    if limits.log_start_offset <= explicit <= visible_end:
+    if limits.log_start_offset <= explicit <= log_end:
         return explicit
     problem = (
         f"{place}: the read is to start at {explicit}, but offsets {limits.log_start_offset} to "
-        f"{visible_end} are there"
+        f"{log_end} are there"
     )
     if options.fail_on_data_loss:
         raise ReadError(
             ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read what there is"
         )
     log.warning("range_cut", reason=problem)
-    return min(max(explicit, limits.log_start_offset), visible_end)
+    return min(max(explicit, limits.log_start_offset), log_end)
 
 
 def limit_records(splits: Splits, records_max: int) -> Splits:

@@ -63,7 +63,12 @@ def test_explicit_offsets_are_taken_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("start", "end", "cut"),
-    [(5, 50, FrozenRange(10, 50)), (20, 95, FrozenRange(20, 90)), (95, 100, FrozenRange(90, 90))],
+    [
+        (5, 50, FrozenRange(10, 50)),
+        (20, 95, FrozenRange(20, 90)),
+        (95, 100, FrozenRange(95, 95)),
+        (101, 90, FrozenRange(100, 100)),
+    ],
 )
 def test_offsets_that_are_not_there_fail_unless_loss_is_accepted(
     start: int, end: int, cut: FrozenRange
@@ -82,6 +87,17 @@ def test_a_time_after_the_last_record_starts_nowhere_and_ends_at_the_end() -> No
     assert freeze_range(
         KEY, replace(OPTIONS, starting_after_last_is_error=False), LIMITS, nothing, None
     ) == FrozenRange(90, 90)
+
+
+def test_a_start_above_an_open_transaction_is_there() -> None:
+    options = replace(OPTIONS, starting=AtOffsets({KEY: 95}))
+    assert freeze_range(KEY, options, LIMITS, None, None) == FrozenRange(95, 95)
+    uncommitted = replace(options, read_committed=False)
+    assert freeze_range(KEY, uncommitted, LIMITS, None, None) == FrozenRange(95, 100)
+    for accepts in (options, uncommitted):
+        beyond = replace(accepts, starting=AtOffsets({KEY: 101}))
+        with pytest.raises(ReadError, match="to start at 101, but offsets 10 to 100 are there"):
+            freeze_range(KEY, beyond, LIMITS, None, None)
 
 
 def test_a_time_above_the_cut_is_after_its_last_record() -> None:
@@ -117,7 +133,7 @@ def test_a_range_never_ends_before_it_starts_nor_leaves_the_log(start: int, end:
         OPTIONS, starting=AtOffsets({KEY: start}), ending=AtOffsets({KEY: end}), fail_on_data_loss=False
     )
     found = freeze_range(KEY, options, LIMITS, None, None)
-    assert 10 <= found.start <= found.end <= 90
+    assert 10 <= found.start <= found.end <= max(90, found.start) <= 100
 
 
 def test_partitions_are_chosen_by_name_pattern_or_list() -> None:
@@ -200,6 +216,8 @@ def test_tasks_without_number_are_refused_before_they_are_made() -> None:
     endless = {KEY: [SplitRange(0, 1 << 60, 1, 1 << 60)]}
     with pytest.raises(OptionError, match="maxRecordsPerPartition would make"):
         limit_records(endless, 1)
+    with pytest.raises(OptionError, match="maxDecompressedBytesPerPartition would make"):
+        limit_decompressed(endless, 1)
     with pytest.raises(OptionError, match="minPartitions would make"):
         reach_task_min(endless, 1 << 40)
     many = {("flights", number): [SplitRange(0, TASKS_MAX, 1, TASKS_MAX)] for number in range(2)}
@@ -251,7 +269,5 @@ def test_small_ranges_share_a_task(
     ranges = planned(*sizes)
     shared = share_tasks(ranges, 100, records_max)
     assert [len(task) for task in shared] == tasks
-    with pytest.raises(OptionError, match="maxDecompressedBytesPerPartition would make"):
-        limit_decompressed(endless, 1)
     assert [part for task in shared for part in task] == ranges
     assert share_tasks(ranges, 0, None) == [(part,) for part in ranges]

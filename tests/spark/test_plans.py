@@ -123,6 +123,20 @@ def test_what_lies_beyond_the_visible_end_is_an_error_or_left_out(cluster: Serve
     assert whole(cluster, **beyond, failOnDataLoss="false") == {0: (0, ENDS[0]), 1: (0, STABLE[1])}
 
 
+def test_a_read_starts_anywhere_up_to_the_high_watermark(cluster: ServedCluster) -> None:
+    """Also where a transaction is open below: what a consumer of committed records has left is no loss."""
+
+    def starting(offset: int, **more: str) -> dict[int, tuple[int, int]]:
+        return whole(cluster, startingOffsets=json.dumps({"flights": {"0": 7, "1": offset}}), **more)
+
+    for offset in (STABLE[1], STABLE[1] + 1, ENDS[1]):
+        assert starting(offset) == {0: (7, STABLE[0])}
+    assert starting(STABLE[1] + 1, isolation="read_uncommitted")[1] == (STABLE[1] + 1, ENDS[1])
+    with pytest.raises(ReadError, match=f"flights-1: .*but offsets 0 to {ENDS[1]} are there"):
+        starting(ENDS[1] + 1)
+    assert starting(ENDS[1] + 1, failOnDataLoss="false") == {0: (7, STABLE[0])}
+
+
 def test_what_is_missing_is_named(cluster: ServedCluster) -> None:
     with pytest.raises(ReadError, match="topic 'nowhere' does not exist"):
         planned(cluster, subscribe="flights,nowhere")

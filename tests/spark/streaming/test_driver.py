@@ -14,10 +14,10 @@ from tidegate.spark.options import OptionError, parse_stream_options
 from tidegate.spark.streaming.driver import StreamDriver
 from tidegate.spark.streaming.offsets import StreamOffset, from_json, to_json
 from tidegate.wire.errors import ErrorCode
-from tidegate.wire.records import NewRecord
+from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker
 
 from ..conftest import TOPIC_ID, Script
-from ..served import ServedCluster, committed, history
+from ..served import ServedCluster, Step, committed, history
 
 STEPS = {partition: history(partition, 150) for partition in range(2)}
 READABLE = {
@@ -192,6 +192,23 @@ def test_where_a_new_query_begins_is_found_once(cluster: ServedCluster) -> None:
     assert stream.initial() is first
     (read,) = batches(stream)
     assert {key: len(part) for key, part in read.items()} == {("flights", 0): 5}
+
+
+def test_a_query_may_begin_above_the_start_of_an_open_transaction(tmp_path: Path) -> None:
+    records = [NewRecord(b"k", b"v")] * 3
+    opened = encode_batch(records, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    marker = encode_marker(ControlType.COMMIT, 1, 0, 0, 0)
+    with ServedCluster(tmp_path, nodes=1) as served:
+        served.fill("flights", 0, [Step(opened, records, 1)], leader=1)
+        stream = driver(served.bootstrap, startingOffsets='{"flights": {"0": 2}}')
+        start = stream.initial()
+        assert start.positions == {("flights", 0): 2}
+        assert stream.latest(start, unlimited=False) is start
+        served.extend("flights", 0, [Step(marker, [], 1, ControlType.COMMIT)])
+        assert batches(stream, start) == [{("flights", 0): range(2, 4)}]
+        stream.close()
+        with pytest.raises(ReadError, match="to start at 5, but offsets 0 to 4 are there"):
+            driver(served.bootstrap, startingOffsets='{"flights": {"0": 5}}').initial()
 
 
 def test_the_report_has_the_lag_of_each_partition(cluster: ServedCluster) -> None:
