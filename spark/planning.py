@@ -221,8 +221,9 @@ def freeze_range(
     """One partition's [start, end).  `start` and `end` answer the timestamp queries, for bounds that are
     timestamps."""
     place = f"{key[0]}-{key[1]}"
-    visible_end = end_of_visible(options, limits)
-    first = settle_start(place, options, limits, start, explicit_offset(options.starting, key))
+    # Records may come between two questions: an answer about a time goes with its own limits.
+    visible_end = end_of_visible(options, end or limits)
+    first = settle_start(place, options, start or limits, start, explicit_offset(options.starting, key))
     wanted_end = explicit_offset(options.ending, key)
     if end is not None:
         last = end.offset if end.offset >= 0 else visible_end

@@ -100,6 +100,20 @@ def test_a_start_above_an_open_transaction_is_there() -> None:
             freeze_range(KEY, beyond, LIMITS, None, None)
 
 
+def test_an_answer_about_a_time_goes_with_its_own_limits() -> None:
+    """It is later than the look at the limits: records may have come since."""
+    since = OffsetAnswer(offset=120, log_start_offset=10, last_stable_offset=130, high_watermark=150)
+    assert freeze_range(KEY, OPTIONS, LIMITS, None, since) == FrozenRange(10, 120)
+    none = replace(since, offset=-1)
+    assert freeze_range(KEY, OPTIONS, LIMITS, None, none) == FrozenRange(10, 130)
+    uncommitted = replace(OPTIONS, read_committed=False)
+    assert freeze_range(KEY, uncommitted, LIMITS, None, none) == FrozenRange(10, 150)
+    latest = replace(OPTIONS, starting_after_last_is_error=False)
+    assert freeze_range(KEY, latest, LIMITS, none, none) == FrozenRange(130, 130), "none is as late"
+    assert freeze_range(KEY, latest, LIMITS, none, None) == FrozenRange(130, 130)
+    assert freeze_range(KEY, OPTIONS, LIMITS, since, None) == FrozenRange(120, 120)
+
+
 def test_a_time_above_the_cut_is_after_its_last_record() -> None:
     """Whatever was written since."""
     part, at_95 = CutPartition(10, 90, {}), replace(LIMITS, offset=95)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tidegate.spark.connection import DataClient, ReadError
+from tidegate.spark.connection import DataClient, OffsetAnswer, ReadError
 from tidegate.spark.options import OptionError, parse_options
 from tidegate.spark.planning import PlannedRange, plan
+from tidegate.wire.records import NewRecord, encode_batch
 
 from .served import FIRST_TIMESTAMP_MS, ServedCluster, Step, history
 
@@ -135,6 +138,28 @@ def test_a_read_starts_anywhere_up_to_the_high_watermark(cluster: ServedCluster)
     with pytest.raises(ReadError, match=f"flights-1: .*but offsets 0 to {ENDS[1]} are there"):
         starting(ENDS[1] + 1)
     assert starting(ENDS[1] + 1, failOnDataLoss="false") == {0: (7, STABLE[0])}
+
+
+def test_records_that_come_between_two_questions_are_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limits are asked before the offsets of the times."""
+    ask = DataClient.offsets
+
+    def offsets(client: DataClient, *args: Any, **named: Any) -> dict[int, OffsetAnswer]:
+        found = ask(client, *args, **named)
+        times = FIRST_TIMESTAMP_MS, FIRST_TIMESTAMP_MS + 30_000
+        served.append("flights", 0, [NewRecord(b"k", b"v", (), timestamp_ms) for timestamp_ms in times])
+        return found
+
+    monkeypatch.setattr(DataClient, "offsets", offsets)
+    one = Step(encode_batch([NewRecord(b"k", b"v", (), FIRST_TIMESTAMP_MS)]), [], -1)
+    with ServedCluster(tmp_path, nodes=1) as served:
+        served.fill("flights", 0, [one], leader=1)
+        assert whole(served, endingTimestamp=str(FIRST_TIMESTAMP_MS + 20_000)) == {0: (0, 2)}
+        end = served.end("flights", 0)
+        beyond = str(FIRST_TIMESTAMP_MS + 40_000)
+        assert whole(served, endingTimestamp=beyond) == {0: (0, end + 2)}, "none is as late"
 
 
 def test_what_is_missing_is_named(cluster: ServedCluster) -> None:
