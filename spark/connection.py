@@ -344,7 +344,10 @@ class DataClient:
             if (
                 left
                 and problem is not None
-                and (not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown))
+                and (
+                    not problem.curable
+                    or not budget.wait(topic_unknown=problem.topic_unknown, reason=problem.message)
+                )
             ):
                 raise problem.error()
         return answers
@@ -447,7 +450,8 @@ class DataClient:
             if len(left) < before:
                 budget.renew()
             elif problem is not None and (
-                not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)
+                not problem.curable
+                or not budget.wait(topic_unknown=problem.topic_unknown, reason=problem.message)
             ):
                 raise problem.error()
         return {key: found[key] for key in wanted}
@@ -574,7 +578,8 @@ class DataClient:
                     problem = self._problem_of(failure, leader.endpoint)
                     self._forget(topic, partition, problem)
             if problem is not None and (
-                not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown)
+                not problem.curable
+                or not budget.wait(topic_unknown=problem.topic_unknown, reason=problem.message)
             ):
                 raise problem.error()
 

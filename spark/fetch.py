@@ -108,7 +108,7 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
                 topic=request.topic, partition=request.partition, position=position, reason=lost.error,
             )  # fmt: skip
             is_logged = True
-        if not budget.wait(topic_unknown=lost.topic_unknown):
+        if not budget.wait(topic_unknown=lost.topic_unknown, reason=lost.error):
             if deletion_is_accepted(request, position, lost.error):
                 return
             raise lost.error

@@ -11,7 +11,9 @@ from tidegate.proto import data_pb2 as pb
 from tidegate.security.client_security import ClientSecurity
 from tidegate.spark import connection
 from tidegate.spark.channels import Channels
-from tidegate.spark.connection import DataClient, LeaderView, ReadError
+from tidegate.spark.connection import DataClient, LeaderView, ReadError, TopicView
+from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.spark.retry import SILENT_S_MAX
 from tidegate.wire.errors import ErrorCode
 
 from .conftest import TOPIC_ID, LeapingClock, Script, ScriptedNode
@@ -165,6 +167,47 @@ def test_nodes_without_a_method_are_named_as_too_old(client: DataClient) -> None
     with pytest.raises(ReadError, match="a version without cuts: upgrade them") as refused:
         client.of_any_node(ask, "cuts")
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.fixture
+def elected_late(monkeypatch: pytest.MonkeyPatch) -> LeapingClock:
+    """At the first look no node leads, and some seconds have passed at the next.  Before the nodes start."""
+    clock, describe, leaderless = LeapingClock(), ScriptedNode.DescribeTopics, iter([True])
+
+    def answer(node: ScriptedNode, request: Any, context: Any) -> pb.DescribeTopicsReply:
+        reply = describe(node, request, context)
+        if next(leaderless, False):
+            clock.leapt_s += SILENT_S_MAX
+            reply.topics[0].partitions[0].ClearField("leader")
+        return reply
+
+    monkeypatch.setattr(ScriptedNode, "DescribeTopics", answer)
+    return clock
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client, view: client.offsets(view, [connection.offset_query(0)], read_committed=True),
+        lambda client, view: client.plan_ranges(view, 0, 0, 30, 100),
+        lambda client, view: client.plan_many_ranges({"flights": view}, {PLACE: (0, 30)}, 100),
+        lambda client, view: list(
+            fetch_range(client, RangeRequest("flights", TOPIC_ID, 0, 0, 30, True, True))
+        ),
+    ],
+    ids=["offsets", "plan", "plans", "read"],
+)
+def test_who_waits_long_for_a_leader_is_told(
+    ask: Callable[[DataClient, TopicView], object],
+    elected_late: LeapingClock,
+    scripted: Script,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=60_000, clock=elected_late)
+    ask(client, TopicView("flights", TOPIC_ID, False, (0,)))
+    client.close()
+    (said,) = [message for message in caplog.messages if "no_answer_yet" in message]
+    assert "flights-0 has no leader at present" in said
 
 
 class TestDescriptions:
