@@ -217,10 +217,13 @@ class DataClient:
             ):
                 raise problem.error()
 
-    def describe_existing(self, names: Sequence[str], expected: Mapping[str, bytes]) -> dict[str, TopicView]:
+    def describe_existing(
+        self, names: Sequence[str], expected: Mapping[str, bytes], partitions: Iterable[Key] = ()
+    ) -> dict[str, TopicView]:
         """The named topics that exist, or all.  One node may lag behind a change: while a topic of `expected`
-        is missing, or has another id there, the client asks others for some seconds.  Raises ReadError, also
-        where the client has no right to see one of `expected`, which a list of all topics leaves out."""
+        is missing, or has another id there, or lacks one of `partitions`, the client asks others for some
+        seconds.  Raises ReadError, also where the client has no right to see one of `expected`, which a list
+        of all topics leaves out."""
         budget = self.retry_budget()
         while True:
             found, problem = self._describe_once(names, only_existing=True)
@@ -228,9 +231,12 @@ class DataClient:
             if problem is None and missing and not names:
                 named, problem = self._describe_once(missing[:NAMED_AT_ONCE], only_existing=True)
                 found |= named
-            lagging = problem is None and any(
-                name not in found or topic_id not in (ID_UNKNOWN, found[name].topic_id)
-                for name, topic_id in expected.items()
+            lagging = problem is None and (
+                any(
+                    name not in found or topic_id not in (ID_UNKNOWN, found[name].topic_id)
+                    for name, topic_id in expected.items()
+                )
+                or any(name in found and number not in found[name].partitions for name, number in partitions)
             )
             if problem is None and not lagging:
                 return found

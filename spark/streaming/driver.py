@@ -223,9 +223,8 @@ class StreamDriver:
         if self._present is not None:
             return self._present
         selection = self._options.read.selection
-        expected = self._expected(start)
         if self._clock.monotonic() - self._described_at_s >= DESCRIBE_INTERVAL_S or self._stops_at_present:
-            self._describe(expected)
+            self._describe(start)
         for attempt in range(1, ATTEMPTS + 1):
             keys = matching(selection, self._topics)
             topics = {name: self._topics[name] for name in dict.fromkeys(name for name, _ in keys)}
@@ -235,7 +234,7 @@ class StreamDriver:
             except ReadError as problem:
                 if problem.code not in _TOPIC_CHANGED or attempt == ATTEMPTS:
                     raise
-            self._describe(expected)
+            self._describe(start)
         seen = Seen(self._ids(), limits)
         if self._stops_at_present and not self._options.read.takes_cut:
             self._present = seen
@@ -254,7 +253,7 @@ class StreamDriver:
             except ReadError as problem:
                 if problem.code not in _TOPIC_CHANGED or attempt == ATTEMPTS:
                     raise
-            self._describe(self._expected(start))
+            self._describe(start)
         views = views_of_cut(cut, self._topics)
         limits = {key: limits_at_cut(cut.partitions[key]) for key in matching(selection, views)}
         seen = Seen(self._ids() | {name: view.topic_id for name, view in views.items()}, limits, cut)
@@ -262,17 +261,16 @@ class StreamDriver:
             self._present = seen
         return seen
 
-    def _expected(self, start: StreamOffset) -> dict[str, bytes]:
-        """The ids of the topics that the stream has read and still reads."""
-        keys = covered(self._options.read.selection, start.positions)
-        return {name: start.ids.get(name, ID_UNKNOWN) for name, _ in keys}
-
     def _ids(self) -> dict[str, bytes]:
         return {view.name: view.topic_id for view in selected(self._options.read.selection, self._topics)}
 
-    def _describe(self, expected: Mapping[str, bytes]) -> None:
+    def _describe(self, start: StreamOffset) -> None:
+        keys = covered(self._options.read.selection, start.positions)
+        expected = {name: start.ids.get(name, ID_UNKNOWN) for name, _ in keys}
+        # Where the id is known no partition can be gone: that of another topic is another topic's.
+        maybe_gone = [key for key in keys if key[0] not in start.ids]
         names = topics_to_describe(self._options.read.selection)
-        self._topics = self._client.describe_existing(names, expected)
+        self._topics = self._client.describe_existing(names, expected, maybe_gone)
         self._described_at_s = self._clock.monotonic()
 
     def _since_last_ms(self) -> float | None:

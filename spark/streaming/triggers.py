@@ -116,6 +116,9 @@ def available(start: StreamOffset, seen: Seen, options: ReadOptions) -> Availabl
         if key[0] in gone:
             continue
         limits = seen.limits.get(key)
+        if limits is None and key[0] not in start.ids:
+            losses.append(_partition_gone(key))
+            continue
         if limits is None:  # the answering node does not know the partition yet: a topic's never go
             begins[key] = ends[key] = position
             continue
@@ -173,6 +176,15 @@ def _gone_topics(topics: Iterable[str], start: StreamOffset, seen: Seen, losses:
         gone.add(topic)
         losses.append(ReadError(code, f"{problem}; {advice}"))
     return gone
+
+
+def _partition_gone(key: Key) -> ReadError:
+    """Of a topic whose id the checkpoint does not have."""
+    return ReadError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"topic {key[0]!r} has no partition {key[1]}, which the checkpoint of Spark's Kafka connector has: "
+        "the topic was deleted and made again; to read what there is, set failOnDataLoss=false",
+    )
 
 
 def _go_on(key: Key, position: int, visible: int, limits: OffsetAnswer, losses: list[ReadError]) -> int:

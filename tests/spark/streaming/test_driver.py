@@ -114,15 +114,45 @@ def test_a_node_that_lags_is_no_alarm(scripted: Script, monkeypatch: pytest.Monk
     stream = driver(",".join(scripted.endpoints.values()))
     at = stream.latest(stream.initial(), unlimited=False)
     lagging: list[dict[str, TopicView]] = [{}, {"flights": TopicView("flights", b"o" * 16, False, (0,))}]
-    original = DataClient._describe_once
-
-    def describe(client: DataClient, names: Any, **how: Any) -> Any:
-        return (lagging.pop(0), None) if lagging else original(client, names, **how)
-
-    monkeypatch.setattr(DataClient, "_describe_once", describe)
+    answer_first(lagging, monkeypatch)
     stream._described_at_s = float("-inf")
     assert stream.latest(at, unlimited=False) is at
     assert lagging == []
+
+
+def answer_first(views: list[dict[str, TopicView]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are the first answers, and then the nodes'."""
+    original = DataClient._describe_once
+
+    def describe(client: DataClient, names: Any, **how: Any) -> Any:
+        return (views.pop(0), None) if views else original(client, names, **how)
+
+    monkeypatch.setattr(DataClient, "_describe_once", describe)
+
+
+def test_a_node_that_lags_is_no_alarm_to_the_official_connectors_checkpoint(
+    scripted: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no ids, and so no proof that a partition cannot be gone."""
+    lagging = [{"flights": TopicView("flights", TOPIC_ID, False, ())}]
+    answer_first(lagging, monkeypatch)
+    at = from_json({"flights": {"0": 3}})
+    reached = driver(scripted.endpoints[0]).latest(at, unlimited=False)
+    assert reached == StreamOffset({"flights": TOPIC_ID}, {("flights", 0): 30})
+    assert lagging == []
+
+
+def test_a_partition_of_the_official_connector_that_no_node_knows_is_gone(
+    scripted: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.spark.connection.UNKNOWN_TOPIC_TIMEOUT_S", 0.1)
+    at = from_json({"flights": {"0": 3, "9": 5}})
+    with pytest.raises(ReadError, match="'flights' has no partition 9"):
+        driver(scripted.endpoints[0]).latest(at, unlimited=False)
+    accepting = driver(scripted.endpoints[0], failOnDataLoss="false")
+    reached = accepting.latest(at, unlimited=False)
+    assert reached == StreamOffset({"flights": TOPIC_ID}, {("flights", 0): 30})
+    assert accepting.latest(reached, unlimited=False) is reached
 
 
 @pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}])

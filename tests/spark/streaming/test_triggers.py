@@ -143,6 +143,17 @@ def test_the_offset_of_the_official_connector_takes_the_ids_that_are_there() -> 
     assert next_offset(official, what, what.ends) == StreamOffset({"flights": OLD}, {F0: 50})
 
 
+def test_a_partition_of_the_official_connector_that_is_gone_is_a_loss() -> None:
+    """Its topic was made again with fewer of them: no id tells."""
+    official = StreamOffset({}, {F0: 50, F1: 8})
+    with pytest.raises(ReadError, match=r"'flights' has no partition 1, .* failOnDataLoss=false") as failure:
+        available(official, seen({F0: log(0, 60)}), OPTIONS)
+    assert failure.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    what = available(official, seen({F0: log(0, 60)}), ACCEPTING)
+    assert (what.begins, what.ends, len(what.losses)) == ({F0: 50}, {F0: 60}, 1)
+    assert next_offset(official, what, what.ends) == StreamOffset({"flights": OLD}, {F0: 60})
+
+
 def test_nothing_new_is_the_same_offset() -> None:
     start = replace(START, begins={F0: 4})
     what = available(start, seen({F0: log(0, 50)}), OPTIONS)
