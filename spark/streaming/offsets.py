@@ -31,6 +31,9 @@ from uuid import UUID
 
 VERSION: Final = 1
 VERSION_AT_CUT: Final = 2
+PARTITION_MAX: Final = (1 << 31) - 1
+OFFSET_MAX: Final = (1 << 63) - 1  # and that of the producers' ids
+DIGITS_MAX: Final = 19
 
 Key = tuple[str, int]  # topic, partition
 Json = dict[str, object]
@@ -109,7 +112,7 @@ def from_json(tree: object) -> StreamOffset:
     version = tree.get("version")
     if isinstance(version, dict) or version is None:
         return StreamOffset({}, _numbers(tree))  # Spark's Kafka connector; a topic may be called "version"
-    if version not in (VERSION, VERSION_AT_CUT):
+    if type(version) is not int or version not in (VERSION, VERSION_AT_CUT):
         raise OffsetError(
             f"the checkpoint's offsets have version {version!r}, and this source knows versions {VERSION} "
             f"and {VERSION_AT_CUT}: a newer version of Tidegate wrote them"
@@ -141,23 +144,29 @@ def _undecided(topics: Mapping[str, object]) -> dict[Key, dict[int, int]]:
     for name, partitions in topics.items():
         if not isinstance(partitions, dict):
             _refuse(topics)
-        for (partition, producer_id), first in _numbers(partitions).items():
-            if not partition.isdecimal():
-                _refuse({name: partitions})
-            found.setdefault((name, int(partition)), {})[producer_id] = first
+        for (partition, producer_id), first in _numbers(partitions, OFFSET_MAX).items():
+            found.setdefault((name, _index(partition, PARTITION_MAX)), {})[producer_id] = first
     return found
 
 
-def _numbers(topics: Mapping[str, object]) -> dict[Key, int]:
+def _numbers(topics: Mapping[str, object], index_max: int = PARTITION_MAX) -> dict[Key, int]:
     found: dict[Key, int] = {}
     for name, partitions in topics.items():
         if not isinstance(partitions, dict):
             _refuse(topics)
         for partition, offset in partitions.items():
-            if not str(partition).isdecimal() or type(offset) is not int or offset < 0:
+            if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
                 _refuse({name: partitions})
-            found[name, int(partition)] = offset
+            found[name, _index(partition, index_max)] = offset
     return found
+
+
+def _index(text: str, most: int) -> int:
+    """Written as this source does, so that no two texts are one number."""
+    number = int(text) if text.isdecimal() and len(text) <= DIGITS_MAX else -1
+    if not 0 <= number <= most or str(number) != text:
+        _refuse(text)
+    return number
 
 
 def _id(text: object) -> bytes:

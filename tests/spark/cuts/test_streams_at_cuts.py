@@ -182,6 +182,7 @@ def test_a_group_gets_the_offsets_below_which_everything_is_read() -> None:
         {"version": 2, "cut": {"id": "c", "takenMs": 1}, "topics": {TOPIC: {"undecided": {"0": 5}}}},
         {"version": 2, "cut": {"id": "c", "takenMs": 1}, "topics": {TOPIC: {"undecided": {"0": {"x": 5}}}}},
         {"version": 2, "cut": {"id": "c", "takenMs": 1}, "topics": {TOPIC: {"undecided": {"x": {"1": 5}}}}},
+        {"version": 2, "cut": {"id": "c", "takenMs": 1}, "topics": {TOPIC: {"undecided": {"00": {"1": 5}}}}},
         {"version": 2, "cut": {"id": "c", "takenMs": 1}, "topics": {TOPIC: {"undecided": 7}}},
     ],
 )

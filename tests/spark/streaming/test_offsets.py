@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -50,7 +51,14 @@ def test_a_checkpoint_of_the_official_connector_is_understood() -> None:
         ({"version": 1, "topics": {"t": {"id": "x", "offsets": {}}}}, "no offset of this source"),
         ({"version": 1, "topics": {"t": {"offsets": {"0": -1}}}}, "no offset of this source"),
         ({"version": 1, "topics": {"t": {"offsets": {"-1": 1}}}}, "no offset of this source"),
+        ({"version": True, "topics": {}}, "version True, and this source knows"),
+        ({"version": 1.0, "topics": {}}, "version 1.0, and this source knows"),
         ({"t": {"0": True}}, "no offset of this source"),
+        ({"t": {"0": 1 << 63}}, "no offset of this source"),
+        ({"t": {"0": 5, "00": 6}}, "no offset of this source"),
+        ({"t": {"\u0663": 5}}, "no offset of this source"),
+        ({"t": {"9" * 5_000: 5}}, "no offset of this source"),
+        ({"t": {str(1 << 31): 5}}, "no offset of this source"),
         ({"logOffset": 5}, "no offset of this source"),
         ([1], "no offset of this source"),
     ],
@@ -58,6 +66,19 @@ def test_a_checkpoint_of_the_official_connector_is_understood() -> None:
 def test_what_is_no_offset_is_refused(tree: object, message: str) -> None:
     with pytest.raises(OffsetError, match=message):
         from_json(tree)
+
+
+NAMES = st.sampled_from(["version", "topics", "offsets", "begins", "undecided", "cut", "id", "t", "0", "1"])
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 1 << 63) | st.floats() | st.text(max_size=3),
+    lambda inside: st.lists(inside, max_size=2) | st.dictionaries(NAMES | st.text(max_size=3), inside),
+)
+
+
+@given(TREES)
+def test_whatever_a_checkpoint_has_is_understood_or_refused(tree: object) -> None:
+    with contextlib.suppress(OffsetError):
+        assert isinstance(from_json(tree), StreamOffset)
 
 
 def test_numbers_of_partitions_stand_by_topic() -> None:
