@@ -27,6 +27,7 @@ RECORD_PRICE: Final = 256
 # a task's memory, in pieces: a piece exists decompressed, joined, as columns, and on its way out
 MEMORY_PER_PIECE: Final = 16
 MEMORY_PER_RECORD: Final = 6
+ARROW_BYTES_MAX: Final = (1 << 31) - 1  # of a column, whose offsets have 32 bits
 BLOCK_BYTES_MIN: Final = 64 << 10  # the least budget: twice the block of an ordinary snappy stream
 ROOM_KEPT_BYTES_MAX: Final = 32 << 20  # between two chunks: what the default memory of a task makes
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -52,7 +53,8 @@ class Budget:
         """The budget for the memory of a task.  Headers are small and many: each of their bytes needs several
         in columns."""
         piece = memory_bytes // MEMORY_PER_PIECE // (4 if with_headers else 1)
-        return cls(piece, memory_bytes // MEMORY_PER_RECORD, RECORD_PRICE + len(topic))
+        record = memory_bytes // MEMORY_PER_RECORD
+        return cls(min(piece, ARROW_BYTES_MAX // 2), min(record, ARROW_BYTES_MAX), RECORD_PRICE + len(topic))
 
 
 class Section(NamedTuple):

@@ -236,6 +236,15 @@ def test_memory_of_a_task_does_not_follow_the_compression() -> None:
     assert (rows, size_max < 5 << 20) == (600, True)
 
 
+@pytest.mark.parametrize("with_headers", [False, True])
+def test_a_piece_fits_into_arrows_columns_whatever_memory_there_is(with_headers: bool) -> None:
+    """Their offsets have 32 bits."""
+    for memory_bytes in (8 << 20, 256 << 20, 12 << 30, 1 << 40):
+        budget = Budget.of_memory(memory_bytes, "flights", with_headers=with_headers)
+        assert 0 < budget.piece_cost_max < budget.record_bytes_max < 1 << 31
+        assert budget.record_bytes_max <= memory_bytes // 6
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(batches, min_size=1, max_size=5), st.integers(50, 5000))
 def test_pieces_of_any_size_give_the_same_rows(wanted: list[Any], cost: int) -> None:
