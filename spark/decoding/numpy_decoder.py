@@ -27,6 +27,9 @@ from .decompression import Malformed, Piece, Section
 
 TIMESTAMP_MS_MAX = ((1 << 63) - 1) // 1000  # Spark counts microseconds in 64 bits
 LOG_APPEND_TIME = 1
+HEADER_TURNS_MAX = 1_000
+"""A turn decodes one header of each record that has so many.  Few records have more: to walk over the rest of
+theirs one by one costs less than a turn for each."""
 
 Positions = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
@@ -253,6 +256,19 @@ def _varint(octets: Octets, position: Positions) -> tuple[Positions, Positions]:
     return ((plain >> np.uint64(1)).view(np.int64) ^ -(value & 1)), after
 
 
+def _varint_at(data: bytes, at: int) -> tuple[int, int]:
+    """As `_varint`, of one: the bits above the 64th fall away."""
+    value = 0
+    for shift in range(0, 70, 7):
+        octet = data[at]
+        at += 1
+        value |= (octet & 127) << shift
+        if octet < 128:
+            value &= (1 << 64) - 1
+            return (value >> 1) ^ -(value & 1), at
+    raise Malformed("varint of more than ten bytes")
+
+
 def _gather(data: bytes, start: Positions, end: Positions, null: npt.NDArray[np.bool_] | None) -> Any:
     """The byte strings data[start:end] as one Arrow binary array; start and end ascend and do not overlap."""
     count = len(start)
@@ -265,6 +281,21 @@ def _gather(data: bytes, start: Positions, end: Positions, null: npt.NDArray[np.
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), pa.py_buffer(data)]
     )
     return alternating.take(pa.array(np.arange(0, 2 * count, 2), mask=null))
+
+
+def _walk_headers(data: bytes, at: int, bounds: Positions, null: npt.NDArray[np.bool_], slots: range) -> int:
+    """The headers of one record from `at` on, one after the other, into `slots` of `bounds` and `null`; the
+    position after them."""
+    for slot in slots:
+        for field in (0, 2):
+            length, at = _varint_at(data, at)
+            if length < (-1 if field else 0) or length > len(data):
+                raise Malformed("length of a header")
+            null[slot] = length < 0
+            bounds[field, slot] = at
+            at += max(length, 0)
+            bounds[field + 1, slot] = at
+    return at
 
 
 def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) -> Any:
@@ -280,7 +311,7 @@ def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) 
     null = np.zeros(total, np.bool_)
     rows = np.flatnonzero(counts)
     turn = 0
-    while rows.size:  # one turn a header, over all records that have so many
+    while rows.size and turn < HEADER_TURNS_MAX:  # one turn a header, over all records that have so many
         slot = first[rows] + turn
         for field in (0, 2):
             length, begin = _varint(octets, position[rows])
@@ -294,6 +325,9 @@ def _headers(data: bytes, octets: Octets, position: Positions, ends: Positions) 
             raise Malformed("headers reach beyond the record")
         turn += 1
         rows = rows[counts[rows] > turn]
+    for row in rows:
+        slots = range(int(first[row]) + turn, int(first[row + 1]))
+        position[row] = _walk_headers(data, int(position[row]), bounds, null, slots)
     if (position != ends).any():
         raise Malformed("bytes are left after the last header")
     names = _gather(data, bounds[0], bounds[1], None)

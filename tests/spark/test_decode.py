@@ -3,21 +3,24 @@ producer sent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.spark.arrow_schema import arrow_schema
-from tidegate.spark.decoding import kernel_decoder
+from tidegate.spark.decoding import kernel_decoder, numpy_decoder
 from tidegate.spark.decoding.decode import Target, decode_batches
-from tidegate.spark.decoding.decompression import Budget
+from tidegate.spark.decoding.decompression import Budget, Malformed
+from tidegate.spark.decoding.numpy_decoder import HEADER_TURNS_MAX
 from tidegate.spark.schema import spark_schema
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.primitives import zigzag
 from tidegate.wire.records import (
     HEADER_BYTES,
     NewRecord,
@@ -327,6 +330,112 @@ def test_invalid_bytes_in_a_batch_raise_or_decode_within_the_batch(data: st.Data
         return  # what the reference refuses and we show: text that is no text
     wanted = [row for row in reference if 0 <= row["offset"] < FOREVER]
     assert [{**row, "timestamp_us": 0} for row in rows] == [{**row, "timestamp_us": 0} for row in wanted]
+
+
+# ---- many headers ------------------------------------------------------------------------------------------
+
+
+def batch_of_headers(*counts: int, base: int = 0, codec: Compression = Compression.NONE) -> bytes:
+    new = [
+        NewRecord(b"k", b"v", [(f"h{n}", None if n % 7 == 3 else b"x" * (n % 90)) for n in range(count)])
+        for count in counts
+    ]
+    return encode_batch(new, base_offset=base, compression=codec)
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_records_with_many_headers_stand_beside_those_with_few(codec: Compression) -> None:
+    chunk = batch_of_headers(0, 2, HEADER_TURNS_MAX + 1, 1, HEADER_TURNS_MAX, 2_500, 0, 3, codec=codec)
+    chunk += batch_of_headers(3_000, base=8, codec=codec) + batch_of_headers(1, 0, base=9, codec=codec)
+    assert actual_rows(chunk) == expected_rows(chunk)
+    assert actual_rows(chunk, 5, 10) == expected_rows(chunk)[5:10]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(batches, min_size=1, max_size=4), st.integers(0, 3))
+def test_headers_are_the_same_however_many_of_them_are_walked(wanted: list[Any], turns: int) -> None:
+    chunk = make_chunk(wanted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numpy_decoder, "HEADER_TURNS_MAX", turns)
+        assert actual_rows(chunk) == expected_rows(chunk)
+
+
+def many_and(headers: int, last: bytes) -> bytes:
+    """A record with so many empty headers, and one more."""
+    body = b"".join((b"\0", *map(zigzag, (0, 0, -1, -1, headers + 1)), b"\0\0" * headers, last))
+    chunk = bytearray(encode_batch([NewRecord(None, None)])[:HEADER_BYTES] + zigzag(len(body)) + body)
+    chunk[8:12] = (len(chunk) - 12).to_bytes(4, "big")
+    return bytes(chunk)
+
+
+@pytest.mark.parametrize("headers", [0, HEADER_TURNS_MAX, 100_000])
+@pytest.mark.parametrize(
+    "last",
+    [
+        zigzag(-1) + zigzag(0),
+        zigzag(0) + zigzag(-2),
+        zigzag(0) + zigzag(5),
+        zigzag(1 << 40) + zigzag(0),
+        zigzag(0) + zigzag(0) + b"?",
+        zigzag(0),
+        b"\xff" * 12,
+    ],
+    ids=["null name", "negative", "beyond", "huge", "left", "cut off", "endless"],
+)
+def test_malformed_headers_are_refused_without_a_turn_for_each(
+    headers: int, last: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beside the kernel: it leaves to numpy what it refuses."""
+    turns = 0
+    varint = numpy_decoder._varint
+
+    def counted(*place: Any) -> Any:
+        nonlocal turns
+        turns += 1
+        return varint(*place)
+
+    monkeypatch.setattr(numpy_decoder, "_varint", counted)
+    with pytest.raises(KafkaError, match="flights-3, offsets 0 to 0: a record cannot be decoded") as caught:
+        decode_all(many_and(headers, last))
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+    assert 0 < turns <= 2 * HEADER_TURNS_MAX + 10
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_walk_over_headers_refuses_what_turns_refuse(data: st.DataObject) -> None:
+    new = data.draw(st.lists(records.filter(lambda record: record.headers), min_size=1, max_size=4))
+    chunk = bytearray(encode_batch(new, base_offset=100))
+    for _ in range(data.draw(st.integers(1, 3))):
+        chunk[data.draw(st.integers(HEADER_BYTES, len(chunk) - 1))] = data.draw(st.integers(0, 255))
+
+    def outcome(turns: int) -> Any:
+        target = Target("flights", 3, ("offset", "headers"), 0, FOREVER)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(numpy_decoder, "HEADER_TURNS_MAX", turns)
+            patch.setattr(kernel_decoder, "kernel", None)
+            try:
+                return list(decode_batches(target, bytes(chunk), list(iterate_headers(chunk))))
+            except KafkaError as refused:
+                return refused.code
+
+    assert outcome(data.draw(st.integers(0, 2))) == outcome(HEADER_TURNS_MAX)
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=11) | st.integers(0, 127).map(lambda last: b"\xff" * 9 + bytes([last])))
+def test_one_varint_is_read_as_many_are(octets: bytes) -> None:
+    def outcome(read: Callable[[], Iterable[Any]]) -> list[int] | type[Exception]:
+        try:
+            return [int(each) for each in read()]
+        except (Malformed, IndexError) as problem:
+            return type(problem)
+
+    def of_many() -> list[Any]:
+        found = numpy_decoder._varint(np.frombuffer(octets, np.uint8), np.zeros(1, np.int64))
+        return [each.item() for each in found]
+
+    assert outcome(lambda: numpy_decoder._varint_at(octets, 0)) == outcome(of_many)
 
 
 @pytest.mark.parametrize(
