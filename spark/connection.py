@@ -569,6 +569,37 @@ class DataClient:
             require_at_cut(reply.at_cut, topic, partition)
         return reply.records
 
+    def aborted_across_start(self, topic: str, topic_id: bytes, partition: int) -> tuple[int, dict[int, int]]:
+        """Where the log begins; and of the aborted transactions that began below and have their marker above,
+        the first offset by producer id."""
+        view = TopicView(topic, topic_id, False, ())
+        limits = self.offsets(view, [offset_query(partition)], read_committed=False)[partition]
+        start = limits.log_start_offset
+        if start == limits.high_watermark:
+            return start, {}
+        # the list of the transactions comes with a read, of whatever lies there
+        request = data_pb2.ReadRangeRequest(
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            start=start,
+            end=start + 1,
+            isolation=data_pb2.AT_CUT,
+        )
+
+        def ask(stub: data_pb2_grpc.DataStub, leader_epoch: int, shown: Metadata) -> data_pb2.RangeChunk:
+            request.leader_epoch = leader_epoch
+            call = stub.ReadRange(request, timeout=CALL_TIMEOUT_S, metadata=shown)
+            try:
+                return next(call, data_pb2.RangeChunk())
+            finally:
+                call.cancel()
+
+        reply = self._of_leader(topic, partition, ask)
+        require_at_cut(reply.at_cut, topic, partition)
+        across = (each for each in reply.aborted_transactions if each.first_offset < start)
+        return start, {each.producer_id: each.first_offset for each in across}
+
     def _of_leader(
         self, topic: str, partition: int, ask: Callable[[data_pb2_grpc.DataStub, int, Metadata], Reply]
     ) -> Reply:

@@ -159,7 +159,7 @@ def _count(client: DataClient, request: RangeRequest) -> PartitionCount:
             )
             break
         except ReadError as problem:
-            start = where_to_resume(request, start, problem)
+            start = where_to_resume(client, request, start, problem)
     return PartitionCount(request.partition, start, request.end, records)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from ..client.consuming.cut import unless_aborted
 from ..client.consuming.visibility import AtCut, VisibilityFilter
 from ..proto.range_chunks import RecordsChunk
 from ..runtime.logs import get
@@ -95,7 +96,7 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
         except ReadError as problem:
             if deletion_is_accepted(request, position, problem):
                 return
-            position = where_to_resume(request, position, problem)
+            position = where_to_resume(client, request, position, problem)
             continue
         if position >= request.end:
             return
@@ -157,14 +158,27 @@ def check_chunk(
     return FetchedChunk(records, visible)
 
 
-def where_to_resume(request: RangeRequest, position: int, problem: ReadError) -> int:
-    """The new position when records below the log start are deleted and the user accepts this loss."""
-    gone = problem.code == ErrorCode.OFFSET_OUT_OF_RANGE and problem.log_start_offset > position
-    if not gone or request.fail_on_data_loss:
+def where_to_resume(client: DataClient, request: RangeRequest, position: int, problem: ReadError) -> int:
+    """The new position when records below the log start are deleted, and none of them was to be read or the
+    user accepts this loss."""
+    if problem.code != ErrorCode.OFFSET_OUT_OF_RANGE or problem.log_start_offset <= position:
         raise problem
     resume = min(problem.log_start_offset, request.end)
-    log.warning("records_lost", topic=request.topic, partition=request.partition, first=position, next=resume)
+    if not request.fail_on_data_loss:
+        log.warning(
+            "records_lost", topic=request.topic, partition=request.partition, first=position, next=resume
+        )
+    elif not _was_aborted(client, request, problem.log_start_offset):
+        raise problem
     return resume
+
+
+def _was_aborted(client: DataClient, request: RangeRequest, log_start: int) -> bool:
+    """Whether all that a late range shows of what is gone is of aborted transactions."""
+    if request.at_cut is None or not request.at_cut.only:
+        return False
+    found = client.aborted_across_start(request.topic, request.topic_id, request.partition)
+    return all(first >= log_start for _, first in unless_aborted(request.at_cut.transactions, *found))
 
 
 def deletion_is_accepted(request: RangeRequest, position: int, problem: ReadError) -> bool:

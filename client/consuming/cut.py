@@ -17,7 +17,7 @@ numbers, so that equal cuts have equal texts.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -211,6 +211,22 @@ def decided_since(
 
     The same producer may be left out again with a later transaction, which begins above the former end."""
     return tuple(sorted(entry for entry in before.items() if not _is_same(now.get(entry[0]), before_end)))
+
+
+def unless_aborted(
+    transactions: Iterable[Transaction], log_start: int, aborted: Mapping[int, int]
+) -> tuple[Transaction, ...]:
+    """Decided transactions, without those that began below the log start and are known to be aborted: nothing
+    of them was to be read.
+
+    `aborted`: of the aborted transactions that began below the log start and have their marker above, the
+    first offset by producer id.  A producer has one transaction at a time: the one that crosses the log start
+    is the one that is decided, or a later one, which begins above its first offset."""
+    return tuple(
+        (producer_id, first)
+        for producer_id, first in transactions
+        if first >= log_start or aborted.get(producer_id, log_start) > first
+    )
 
 
 def _is_same(first_offset: int | None, before_end: int) -> bool:

@@ -43,6 +43,7 @@ from .group_commits import GroupCommits
 from .offsets import Json, Key, OffsetError, StreamOffset, by_topic, to_json
 from .triggers import (
     Available,
+    LateRange,
     Seen,
     available,
     behind,
@@ -59,6 +60,7 @@ from .triggers import (
     selected,
     share_of_bytes,
     within_offsets,
+    without_aborted,
 )
 
 log = get(__name__)
@@ -187,11 +189,35 @@ class StreamDriver:
         at_cut = [
             replace(part, at_cut=filter_at(end, (part.topic, part.partition), part.end)) for part in planned
         ]
-        late = late_ranges(start, end)
-        wanted = {key: (first, last) for key, (first, last, _) in late.items()}
-        below = self._planned(wanted, end, reads_data, replace(self._options.read, partitions_min=None))
-        shown = {key: only for key, (_, _, only) in late.items()}
-        return [replace(part, at_cut=shown[part.topic, part.partition]) for part in below] + at_cut
+        return self._planned_below(late_ranges(start, end), end, reads_data) + at_cut
+
+    def _planned_below(
+        self, late: Mapping[Key, LateRange], end: StreamOffset, reads_data: bool
+    ) -> list[PlannedRange]:
+        """Where the log begins above a late range by now, that is a loss unless what is gone was aborted."""
+        options = replace(self._options.read, partitions_min=None)
+        for attempt in range(1, ATTEMPTS + 1):
+            wanted = {key: (part.first, part.last) for key, part in late.items()}
+            try:
+                below = self._planned(wanted, end, reads_data, options)
+                return [replace(part, at_cut=late[part.topic, part.partition].shown) for part in below]
+            except ReadError as problem:
+                if problem.code != ErrorCode.OFFSET_OUT_OF_RANGE or attempt == ATTEMPTS:
+                    raise
+            late = self._without_aborted(late, end)
+        return []
+
+    def _without_aborted(self, late: Mapping[Key, LateRange], end: StreamOffset) -> dict[Key, LateRange]:
+        views = _views({topic for topic, _ in late}, end.ids)
+        left: dict[Key, LateRange] = {}
+        for key, limits in ask_offsets(self._client, views, late, None, self._options.read).items():
+            part: LateRange | None = late[key]
+            if late[key].first < limits.log_start_offset:
+                across = self._client.aborted_across_start(key[0], views[key[0]].topic_id, key[1])
+                part = without_aborted(late[key], *across)
+            if part is not None:
+                left[key] = part
+        return left
 
     def _planned(
         self,

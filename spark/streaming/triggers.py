@@ -13,8 +13,9 @@ in none if that was aborted.  What a reader shows follows from the two offsets a
 whenever it is read (docs/semantics.md X12).
 
 What counts as loss is exact.  Offsets that the stream has passed may go; offsets in between may be missing
-(markers, aborted transactions, compaction).  Lost is what the log has dropped above the stream's offset, and
-what it does not reach any more.  A topic that was made again has another id, and nothing of it was read.
+(markers, aborted transactions, compaction).  Lost is what the log has dropped above the stream's offset, what
+it does not reach any more, and below the offset what is left of a transaction, unless that was aborted: an
+ABORT marker that is there tells.  A topic that was made again has another id, and nothing of it was read.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
-from ...client.consuming.cut import Cut, CutPartition, decided_since
+from ...client.consuming.cut import Cut, CutPartition, decided_since, unless_aborted
 from ...client.consuming.visibility import AtCut, Transaction
 from ...wire.errors import ErrorCode
 from ..connection import OffsetAnswer, ReadError, SplitRange, TopicView
@@ -56,6 +58,14 @@ class Available:
     losses: tuple[ReadError, ...] = ()  # accepted by failOnDataLoss=false
     notes: tuple[str, ...] = field(default=())  # no loss as far as one can know
     cut: Cut | None = None
+
+
+class LateRange(NamedTuple):
+    """[first, last) of a partition, and the transactions whose records are shown of that."""
+
+    first: int
+    last: int
+    shown: AtCut
 
 
 def selected(selection: Selection, found: Mapping[str, TopicView]) -> list[TopicView]:
@@ -297,10 +307,9 @@ def left_out_at(part: CutPartition, before: Mapping[int, int], begin: int) -> di
     return {producer_id: first for producer_id, first in firsts.items() if first < part.end}
 
 
-def late_ranges(start: StreamOffset, end: StreamOffset) -> dict[Key, tuple[int, int, AtCut]]:
-    """What the micro-batch between the two reads below where it goes on: [first, last) of a partition, and
-    the transactions whose records it shows of that."""
-    found: dict[Key, tuple[int, int, AtCut]] = {}
+def late_ranges(start: StreamOffset, end: StreamOffset) -> dict[Key, LateRange]:
+    """What the micro-batch between the two reads below where it goes on."""
+    found: dict[Key, LateRange] = {}
     if end.initial:
         return found
     for key in sorted(end.positions):
@@ -308,10 +317,19 @@ def late_ranges(start: StreamOffset, end: StreamOffset) -> dict[Key, tuple[int, 
             upto, before = end.begins[key], end.begins_undecided.get(key, {})
         else:
             upto, before = start.positions.get(key, 0), start.undecided.get(key, {})
-        decided: tuple[Transaction, ...] = decided_since(before, upto, end.undecided.get(key, {}))
-        if decided:
-            found[key] = min(first for _, first in decided), upto, AtCut(decided, only=True)
+        if decided := decided_since(before, upto, end.undecided.get(key, {})):
+            found[key] = _late_range(decided, upto)
     return found
+
+
+def without_aborted(late: LateRange, log_start: int, aborted: Mapping[int, int]) -> LateRange | None:
+    """What is left to read where the log begins above it by now; see `unless_aborted`."""
+    left = unless_aborted(late.shown.transactions, log_start, aborted)
+    return _late_range(left, late.last) if left else None
+
+
+def _late_range(decided: tuple[Transaction, ...], last: int) -> LateRange:
+    return LateRange(min(first for _, first in decided), last, AtCut(decided, only=True))
 
 
 def filter_at(end: StreamOffset, key: Key, last: int) -> AtCut:

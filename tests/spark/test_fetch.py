@@ -441,16 +441,20 @@ def test_each_chunk_continues_where_the_last_one_ended(
     ],
 )
 def test_only_records_that_are_deleted_are_passed_over(
-    code: ErrorCode, log_start_offset: int, fails_on_data_loss: bool, resume: int | None
+    client: DataClient,
+    code: ErrorCode,
+    log_start_offset: int,
+    fails_on_data_loss: bool,
+    resume: int | None,
 ) -> None:
     problem = ReadError(code, "so it is", log_start_offset=log_start_offset)
     wanted = request(fail_on_data_loss=fails_on_data_loss)
     if resume is None:
         with pytest.raises(ReadError) as caught:
-            where_to_resume(wanted, 5, problem)
+            where_to_resume(client, wanted, 5, problem)
         assert caught.value is problem
     else:
-        assert where_to_resume(wanted, 5, problem) == resume
+        assert where_to_resume(client, wanted, 5, problem) == resume
 
 
 @pytest.mark.parametrize("lie", ["repeat", "skip", "overlap", "empty", "order"])

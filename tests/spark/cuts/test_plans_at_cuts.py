@@ -472,25 +472,70 @@ def test_a_checkpoint_without_cuts_goes_on_with_them(taker: CutTaker) -> None:
         each.close()
 
 
-def test_records_of_a_transaction_that_are_gone_before_its_commit_are_a_loss(taker: CutTaker) -> None:
+COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
+
+
+@pytest.mark.parametrize(
+    ("ends", "log_start", "is_loss"),
+    [
+        ((COMMIT, COMMIT), 1, True),
+        ((ABORT, COMMIT), 1, False),
+        ((ABORT, COMMIT), 2, False),
+        ((ABORT, COMMIT), 3, True),
+        ((COMMIT, ABORT), 3, True),
+        ((ABORT, ABORT), 6, False),
+        ((ABORT, ABORT), 8, False),  # all that was to be looked at is gone
+        ((ABORT, ABORT), 9, True),  # a marker, too
+    ],
+)
+def test_of_the_undecided_records_that_are_gone_the_committed_are_a_loss(
+    taker: CutTaker, ends: tuple[ControlType, ControlType], log_start: int, is_loss: bool
+) -> None:
     served = taker.cluster
-    served.fill("flights", 0, [write(7, 0), write(-1, -1, 4)], leader=1)
-    stream = driver(served)
+    served.fill("flights", 0, [write(7, 0), write(8, 0), write(-1, -1, 4)], leader=1)
+    stream, careless = driver(served), driver(served, failOnDataLoss="false")
     start = again(stream.initial())
     one = again(stream.latest(start, unlimited=True))
-    served.extend("flights", 0, [mark(7, ControlType.COMMIT)])
+    assert one.undecided == {("flights", 0): {7: 0, 8: 2}}
+    marks = [mark(producer_id, kind) for producer_id, kind in zip((7, 8), ends, strict=True)]
+    served.extend("flights", 0, [*marks, write(-1, -1, 1)])
     two = again(stream.latest(one, unlimited=True))
+    before = stream.plan(one, two)
+    rows = read(served, before)
+    assert len(rows) == 2 * ends.count(COMMIT) + 1
 
     async def drop() -> None:
-        served.nodes[1].replicas.replica("flights", 0).log.advance_log_start(1)
+        served.nodes[1].replicas.replica("flights", 0).log.advance_log_start(log_start)
 
     served.run(drop())
-    with pytest.raises(ReadError, match=r"OFFSET_OUT_OF_RANGE.*failOnDataLoss=false"):
-        stream.plan(one, two)
-    careless = driver(served, failOnDataLoss="false")
-    assert read(served, careless.plan(one, two)) == [(0, 1)]
+    if is_loss:
+        with pytest.raises(ReadError, match=r"OFFSET_OUT_OF_RANGE.*failOnDataLoss=false"):
+            stream.plan(one, two)
+        with pytest.raises(ReadError, match="OFFSET_OUT_OF_RANGE"):
+            read(served, before)
+    else:
+        assert read(served, stream.plan(one, two)) == rows
+        assert read(served, before) == rows, "of tasks that were planned before"
+    left = [row for row in rows if row[1] >= log_start]
+    assert read(served, careless.plan(one, two)) == left
     for each in (stream, careless):
         each.close()
+
+
+def test_a_log_without_a_record_tells_of_no_aborted_transaction(taker: CutTaker) -> None:
+    served = taker.cluster
+    served.fill("flights", 0, [write(7, 0), mark(7, ABORT), write(8, 0)], leader=1)
+    client, log = client_of(served), served.nodes[1].replicas.replica("flights", 0).log
+
+    async def drop(log_start: int) -> None:
+        log.advance_log_start(log_start)
+
+    found = []
+    for log_start in range(6):
+        served.run(drop(log_start))
+        found.append(client.aborted_across_start("flights", TOPIC_ID.bytes, 0))
+    client.close()
+    assert found == [(0, {}), (1, {7: 0}), (2, {7: 0}), (3, {}), (4, {}), (5, {})]
 
 
 def test_a_topic_that_was_made_again_has_nothing_left_to_read(taker: CutTaker) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.client.consuming.cut import Cut, CutPartition
+from tidegate.client.consuming.cut import Cut, CutPartition, unless_aborted
 from tidegate.spark.options import parse_stream_options
 from tidegate.spark.planning import limits_at_cut
 from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_json, to_json
@@ -22,6 +22,7 @@ from tidegate.spark.streaming.triggers import (
     left_out_at,
     next_offset,
     ranges,
+    without_aborted,
 )
 
 from .histories import TOPIC, TOPIC_ID, History
@@ -135,6 +136,50 @@ def test_ablation_without_the_ranges_below_records_are_lost() -> None:
         assert rows(history, middle, end) == wanted
         lost += rows(history, forgetful, end) != wanted
     assert lost
+
+
+@settings(max_examples=300, deadline=None)
+@given(seeds, st.data())
+def test_what_is_gone_below_is_a_loss_if_it_was_committed_and_only_then(
+    seed: int, data: st.DataObject
+) -> None:
+    history = History(seed)
+    history.steps(20)
+    middle = step(initial(history, at={}), history.cut())
+    history.steps(40)
+    end = step(middle, history.cut())
+    for (topic, number), late in late_ranges(middle, end).items():
+        log = history.logs[number]
+        log_start = data.draw(st.integers(late.first, log.end))
+        across = {
+            producer_id: first
+            for producer_id, first, marker in log.aborted
+            if first < log_start <= marker and marker < end.positions[topic, number]
+        }
+        left = without_aborted(late, log_start, across)
+        shown = log.read(late.first, late.last, late.shown)
+        is_loss = left is not None and left.first < log_start
+        if late.last >= log_start:  # else the ABORT marker may be gone, too
+            assert is_loss == any(offset < log_start for offset in shown)
+        if not is_loss:
+            assert shown == ([] if left is None else log.read(left.first, left.last, left.shown))
+
+
+@pytest.mark.parametrize(
+    ("log_start", "aborted", "left"),
+    [
+        (5, {}, ((1, 5), (2, 8))),
+        (6, {}, ((1, 5), (2, 8))),
+        (6, {1: 5}, ((2, 8),)),
+        (6, {1: 3}, ((2, 8),)),  # the query began in its middle
+        (9, {1: 5, 2: 8}, ()),
+        (20, {1: 15}, ((1, 5), (2, 8))),  # a later one of the same producer
+    ],
+)
+def test_a_transaction_is_known_to_be_aborted_by_its_beginning(
+    log_start: int, aborted: dict[int, int], left: tuple[tuple[int, int], ...]
+) -> None:
+    assert unless_aborted(((1, 5), (2, 8)), log_start, aborted) == left
 
 
 def test_the_checkpoint_says_what_is_left_to_read() -> None:
