@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,7 +150,10 @@ def test_a_job_that_is_run_again_writes_nothing(spark: SparkSession, node: Local
     assert Counter(values(node, topic)) == Counter([*range(1000), *range(10)])
 
 
+MANY = 150_000
+"""So many rows that the first are written while the last wait in the buffers between Spark's steps."""
 WRITTEN_MIN = 5_000
+PATIENCE_S = 60.0
 SMALL_BATCHES = {"kafka.linger.ms": "0", "kafka.batch.size": "4096"}
 
 
@@ -163,9 +167,10 @@ def failing(frame: DataFrame, node: LocalCluster, topic: str, fails: Callable[[i
         assert context is not None
         if fails(context.attemptNumber()):
             places = [(topic, number) for number in range(PARTITIONS)]
+            gives_up_at = time.monotonic() + PATIENCE_S
             with Admin(bootstrap) as admin:
                 while sum(admin.end_offsets(places).values()) < WRITTEN_MIN:
-                    pass
+                    assert time.monotonic() < gives_up_at, "too few of its records are in the log"
             raise RuntimeError("this attempt fails")
 
     return frame.mapInArrow(fail, "value string")
@@ -174,10 +179,10 @@ def failing(frame: DataFrame, node: LocalCluster, topic: str, fails: Callable[[i
 def test_a_task_that_fails_after_its_records_is_run_again(
     spark: SparkSession, node: LocalCluster, topic: str
 ) -> None:
-    frame = failing(numbers(spark, 40_000, tasks=1), node, topic, lambda attempt: attempt == 0)
+    frame = failing(numbers(spark, MANY, tasks=1), node, topic, lambda attempt: attempt == 0)
     write(frame, node, topic, sinkId=topic, **SMALL_BATCHES)
-    assert everything(node, topic) >= 40_000 + WRITTEN_MIN  # the first attempt has written
-    assert values(node, topic) == list(range(40_000))
+    assert everything(node, topic) >= MANY + WRITTEN_MIN  # the first attempt has written
+    assert values(node, topic) == list(range(MANY))
     (job,) = jobs(node, topic)
     assert (job.state, job.winners) == ("committed", 1)
 
@@ -185,7 +190,7 @@ def test_a_task_that_fails_after_its_records_is_run_again(
 def test_a_job_whose_task_fails_for_good_is_aborted_and_the_next_run_writes_it(
     spark: SparkSession, node: LocalCluster, topic: str
 ) -> None:
-    frame = failing(numbers(spark, 40_000, tasks=1), node, topic, lambda attempt: True)
+    frame = failing(numbers(spark, MANY, tasks=1), node, topic, lambda attempt: True)
     with pytest.raises(Exception, match="this attempt fails"):
         write(frame, node, topic, sinkId=topic, jobId="day", **SMALL_BATCHES)
     assert [job.state for job in jobs(node, topic)] == ["aborted"]
