@@ -1,10 +1,12 @@
-"""What the shard decides about jobs (docs/semantics.md T31 to T36); `jobs.py` has the states.
+"""What the shard decides about jobs (docs/semantics.md T31 to T37); `jobs.py` has the states.
 
 Promises
 - The decision is one record.  CommitJob writes it only when every winner is prepared, under the identity that
   the driver names; what follows from it is carried out in bounded batches, and again after a failover.
 - The first decision stays.  A driver that asks for another one is told the first; a job that is aborted, or
   whose deadline has passed, is never committed without new attempts.
+- A run that was aborted stays so: a task of it that comes late does not open the job again, which nobody
+  would decide then, and readers of committed records would wait for.
 - Between the decision and what is carried out of it, nothing else ends an attempt: the shard refuses every
   request of an attempt whose job is not open (`AttemptPort`'s owner asks `JobBook.is_open`).
 """
@@ -67,6 +69,8 @@ from .jobs import (
     attempt_of,
     check_attempt,
     check_job,
+    is_of_run,
+    runs_of,
     transactional_id,
 )
 from .state import RULES, Action, Stimulus, TransactionMetadata, TransactionState
@@ -201,6 +205,9 @@ class JobDecisions:
         job = self.book.jobs.get(event.job)
         if self.book.is_superseded(event.job) or (job and job.state is JobState.COMMITTED):
             return Reply(AttemptReply(JobState.COMMITTED))
+        if job is not None and job.has_aborted(event.attempt):
+            message = f"attempt {event.attempt} is not opened: its run of job {event.job} was aborted"
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, message)
         if event.job in self.book.unfinished:
             message = f"job {event.job}: the attempts of its last run are being aborted: retry"
             raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
@@ -260,7 +267,8 @@ class JobDecisions:
             message = f"this coordinator has {len(self.book.open)} open jobs and {len(self.book.jobs)} in all"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{message}: at most {OPEN_JOBS_MAX} and {JOBS_MAX}")
         deadline_ms = context.now_ms + timeout_ms + timeout_ms // RENEWAL_SLACK
-        return [job_records.record_of(Job(job_id, JobState.OPEN, deadline_ms))]
+        aborted_runs = () if job is None else job.aborted_runs
+        return [job_records.record_of(Job(job_id, JobState.OPEN, deadline_ms, aborted_runs=aborted_runs))]
 
     def _known(self, job_id: JobId) -> Job:
         check_job(job_id)
@@ -317,13 +325,23 @@ class JobDecisions:
         if self.book.is_superseded(job_id) and (job is None or job.state is not JobState.OPEN):
             return Reply(DecisionReply(JobState.COMMITTED, (), False, -1))
         if job is None:
-            return Reply(DecisionReply(None, (), False, -1))
+            return self._abort_unopened(event, context)
+        names = self.book.attempts.get(job_id, {})
+        after = job.aborted(sorted(runs_of(names)) if event.run is None else [event.run])
+        if job.state is JobState.ABORTED and after is not job:  # its deadline was faster, or an operator
+            return self._decide(after, context)
         if job.state is not JobState.OPEN:
             return Reply(_decided(job, is_yours=job.state is JobState.ABORTED))
-        names = self.book.attempts.get(job_id, ())
-        if event.run is not None and not any(name.endswith(f"-{event.run}") for name in names):
+        if event.run is not None and not any(is_of_run(name, event.run) for name in names):
             return Reply(_decided(job, is_yours=False))
-        return self._decide(replace(job, state=JobState.ABORTED), context)
+        return self._decide(replace(after, state=JobState.ABORTED), context)
+
+    def _abort_unopened(self, event: AbortJob, context: Context) -> TransactionOutcome:
+        """The tasks of the run may be on their way."""
+        if event.run is None or len(self.book.jobs) >= JOBS_MAX:
+            return Reply(DecisionReply(None, (), False, -1))
+        self._require_level()
+        return self._decide(Job(event.job, JobState.ABORTED, -1, aborted_runs=(event.run,)), context)
 
     def _time_out(self, job_id: JobId, context: Context) -> TransactionOutcome:
         job = self.book.jobs.get(job_id)

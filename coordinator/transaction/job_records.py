@@ -12,6 +12,8 @@ from .jobs import Job, JobId, JobState, Winner
 KEY_VERSION: Final = 30_000
 """Far above the key versions of Kafka, which count up from 0."""
 VALUE_VERSION: Final = 0
+ABORTED_RUNS_TAG: Final = 0
+"""A coordinator that does not know it lets what is left of these runs open the job again."""
 
 
 def encode_key(job: JobId) -> bytes:
@@ -44,7 +46,7 @@ def encode_value(job: Job) -> bytes:
         writer.int64(winner.producer_id)
         writer.int16(winner.producer_epoch)
         writer.tags({})
-    writer.tags({})
+    writer.tags({ABORTED_RUNS_TAG: _encode_runs(job.aborted_runs)} if job.aborted_runs else {})
     return writer.finish()
 
 
@@ -61,9 +63,25 @@ def decode_value(job: JobId, data: bytes) -> Job:
     for _ in range(reader.array()):
         winners.append(Winner(reader.string(), reader.int64(), reader.int16()))
         reader.tags()
-    reader.tags()
+    runs = reader.tags().get(ABORTED_RUNS_TAG)
     reader.finish()
-    return Job(job, JobState(number), deadline_ms, decided_ms, tuple(winners))
+    aborted_runs = () if runs is None else _decode_runs(runs)
+    return Job(job, JobState(number), deadline_ms, decided_ms, tuple(winners), aborted_runs)
+
+
+def _encode_runs(runs: tuple[str, ...]) -> bytes:
+    writer = FieldWriter(flexible=True)
+    writer.array(len(runs))
+    for run in runs:
+        writer.string(run)
+    return writer.finish()
+
+
+def _decode_runs(data: bytes) -> tuple[str, ...]:
+    reader = FieldReader(data, flexible=True)
+    runs = tuple(reader.string() for _ in range(reader.array()))
+    reader.finish()
+    return runs
 
 
 def record_of(job: Job) -> CoordinatorRecord:

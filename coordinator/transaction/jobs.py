@@ -1,4 +1,4 @@
-"""Job transactions: one decision for the transactions of many producers (docs/semantics.md T31 to T36).
+"""Job transactions: one decision for the transactions of many producers (docs/semantics.md T31 to T37).
 
 A *job* is one batch of a *sink*.  Each of its *attempts* is an ordinary transactional id,
 `tidegate.job/<sink>/<batch>/<attempt>`, with a producer of its own.  All that belongs to a sink hashes to one
@@ -14,7 +14,7 @@ The job's states:
               +--------- opened again ---------+  once every former attempt is forgotten
 
 A run of a job names its attempts `...-<run>`; its abort changes nothing of a job that only other runs have
-attempts in.
+attempts in.  What is left of the run, tasks that its engine has not stopped yet, opens no attempt afterwards.
 
 A decided job is *carried out* attempt by attempt: winners commit, all others abort, and each is forgotten
 once its markers are written.
@@ -22,7 +22,8 @@ once its markers are written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -42,6 +43,8 @@ WINNERS_MAX: Final = 10_000
 OPEN_JOBS_MAX: Final = 1_000
 JOBS_MAX: Final = 100_000
 """Of one shard, open or remembered."""
+ABORTED_RUNS_MAX: Final = 8
+"""That a job remembers."""
 ATTEMPT_TIMEOUT_MS: Final = NO_TIMEOUT_MS
 """The job alone has a deadline."""
 
@@ -78,13 +81,23 @@ class Winner(NamedTuple):
 @dataclass(slots=True, frozen=True)
 class Job:
     """deadline_ms: of an open job; decided_ms: of a decided one, else -1.  winners: ascending, of a committed
-    one."""
+    one.  aborted_runs: the last ones that were aborted by name, or by an operator; they open no attempt."""
 
     id: JobId
     state: JobState
     deadline_ms: int
     decided_ms: int = -1
     winners: tuple[Winner, ...] = ()
+    aborted_runs: tuple[str, ...] = ()
+
+    def has_aborted(self, attempt: str) -> bool:
+        """Whether this is an attempt of a run that was aborted."""
+        return any(is_of_run(attempt, run) for run in self.aborted_runs)
+
+    def aborted(self, runs: Iterable[str]) -> Job:
+        """The same one when it remembers all of them."""
+        new = [run for run in dict.fromkeys(runs) if run not in self.aborted_runs]
+        return replace(self, aborted_runs=(*self.aborted_runs, *new)[-ABORTED_RUNS_MAX:]) if new else self
 
 
 def transactional_id(job: JobId, attempt: str) -> str:
@@ -98,6 +111,17 @@ def attempt_of(transactional_id: str) -> tuple[JobId, str] | None:
     of_job, _, attempt = transactional_id[len(PREFIX) :].rpartition("/")
     sink, _, batch = of_job.rpartition("/")
     return (JobId(sink, batch), attempt) if sink and batch and attempt else None
+
+
+def is_of_run(attempt: str, run: str) -> bool:
+    """Of an attempt, or of its transactional id."""
+    return attempt.endswith(f"-{run}")
+
+
+def runs_of(attempts: Iterable[str]) -> set[str]:
+    """Of attempts, or of their transactional ids: what each one's name ends with after its last `-`."""
+    names = (attempt.rpartition("/")[2].rpartition("-") for attempt in attempts)
+    return {run for _, dash, run in names if dash and run}
 
 
 def coordination_key(transactional_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The gRPC service of job transactions (`coordinator/transaction/jobs.py`, docs/semantics.md T31 to T36).
+"""The gRPC service of job transactions (`coordinator/transaction/jobs.py`, docs/semantics.md T31 to T37).
 
 Rights are those on the transactional id `tidegate.job/<sink>`: WRITE to write and decide, DESCRIBE to look.
 Produce asks for WRITE on the attempt's whole id, so a prefixed ACL on `tidegate.job/<sink>` gives both.  An

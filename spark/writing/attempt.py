@@ -1,4 +1,4 @@
-"""One task attempt of a job, in a task.  The order makes the write exactly-once (docs/semantics.md T31-T36):
+"""One task attempt of a job, in a task.  The order makes the write exactly-once (docs/semantics.md T31-T37):
 
 1. OpenAttempt, at the first row: a job that is committed already is written no more, its rows are only
    counted.  The name has random characters: no two runs of a job share an attempt.

@@ -1,4 +1,4 @@
-"""Job transactions on real nodes (docs/semantics.md T31 to T36): what readers of committed records see, what
+"""Job transactions on real nodes (docs/semantics.md T31 to T37): what readers of committed records see, what
 the command line does, and that a decision outlives its coordinator."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Job transactions at one coordinator: who wins, what is refused, what is remembered (docs/semantics.md T31
-to T36)."""
+to T37)."""
 
 from __future__ import annotations
 
@@ -256,6 +256,60 @@ def test_a_run_aborts_its_own_job_and_an_operator_any(coordinator: Coordinator, 
     coordinator.open("1-2-run2")
     assert outcome(coordinator.ask(AbortJob(JOB, run))) == (JobState.ABORTED, True)
     assert outcome(coordinator.ask(AbortJob(JOB, "run3"))) == (JobState.ABORTED, True)
+
+
+@pytest.mark.parametrize("when", ["before it opens", "while it is open", "after its deadline"])
+def test_a_task_that_comes_after_its_run_is_aborted_does_not_open_the_job(
+    coordinator: Coordinator, when: str
+) -> None:
+    """The engine of the run decides nothing more: readers would wait for the deadline."""
+    if when != "before it opens":
+        coordinator.prepared("0-1-run1")
+    if when == "after its deadline":
+        coordinator.wait(70_000)
+    for _ in range(2):
+        assert outcome(coordinator.ask(AbortJob(JOB, "run1"))) == (JobState.ABORTED, True)
+    for later in (coordinator, coordinator.fail_over()):
+        assert code_of(later.ask(OpenAttempt(JOB, "1-2-run1", 60_000))) is STATE
+        assert not later.shard.jobs.book.open
+    later = coordinator.fail_over()
+    new = later.prepared("0-1-run2")
+    assert code_of(later.ask(OpenAttempt(JOB, "2-3-run1", 60_000))) is STATE, "of another run's job"
+    assert outcome(later.decide(new)) == (JobState.COMMITTED, True)
+
+
+def test_an_operators_abort_ends_the_runs_that_are_there(coordinator: Coordinator) -> None:
+    """Their engines try their tasks again, and would open the job anew."""
+    coordinator.prepared("0-1-run1")
+    coordinator.open("1-2-run2")
+    coordinator.open("nameless")
+    coordinator.ask(AbortJob(JOB))
+    for name in ("0-9-run1", "1-9-run2"):
+        assert code_of(coordinator.ask(OpenAttempt(JOB, name, 60_000))) is STATE
+    coordinator.wait(0)
+    for name in ("0-9-run3", "nameless"):
+        coordinator.open(name)
+
+
+def test_the_last_runs_that_were_aborted_are_remembered(coordinator: Coordinator) -> None:
+    """Their engines may abort in any order, each one more than once."""
+    many = jobs.ABORTED_RUNS_MAX + 1
+    for run in [*range(many), many - 2]:
+        coordinator.ask(AbortJob(JOB, f"run{run}"))
+    for run in range(1, many):
+        assert code_of(coordinator.ask(OpenAttempt(JOB, f"0-1-run{run}", 60_000))) is STATE
+    coordinator.open("0-1-run0")
+
+
+def test_an_abort_of_what_was_never_opened_waits_for_the_upgrade_and_is_bounded(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_decisions, "JOBS_MAX", 0)
+    assert outcome(coordinator.ask(AbortJob(JOB, "run1"))) == (None, False)
+    monkeypatch.undo()
+    coordinator.level = TWO_PHASE_COMMIT_LEVEL - 1
+    assert code_of(coordinator.ask(AbortJob(JOB, "run1"))) is ErrorCode.UNSUPPORTED_VERSION
+    assert coordinator.shard.jobs.book.jobs == {}
 
 
 def test_a_job_that_was_aborted_opens_again_only_without_its_former_attempts(
@@ -523,7 +577,7 @@ def test_any_other_id_is_its_own_key(name: str) -> None:
 @given(
     st.builds(
         Job, job_ids, st.sampled_from(JobState), st.integers(0, 2**60), st.integers(-1, 2**60),
-        st.lists(winners, max_size=4).map(tuple),
+        st.lists(winners, max_size=4).map(tuple), st.lists(st.text(max_size=4), max_size=3).map(tuple),
     )
 )  # fmt: skip
 def test_a_job_survives_the_log(job: Job) -> None:
@@ -542,6 +596,9 @@ def test_a_record_of_a_later_release_stops_the_load() -> None:
     for damaged in (b"\x00\x01" + value[2:], value[:2] + b"\x07" + value[3:]):
         with pytest.raises(RecordFormatError, match="unknown"):
             job_records.decode_value(JOB, damaged)
+    for runs in (b"\xff", b"\x02\x02\xff", b"\x02\x02r.", b""):
+        with pytest.raises(RecordFormatError):
+            job_records.decode_value(JOB, value[:-1] + b"\x01\x00" + bytes([len(runs)]) + runs)
     assert job_records.decode_key(records.encode_key("t")) is None
 
 

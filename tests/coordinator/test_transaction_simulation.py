@@ -20,7 +20,7 @@ from tidegate.coordinator.transaction.events import (
 )
 from tidegate.coordinator.transaction.job_decisions import JobDecisions
 from tidegate.coordinator.transaction.job_events import CarryOutJob, DecisionReply, OpenAttempt
-from tidegate.coordinator.transaction.jobs import PREFIX, JobState
+from tidegate.coordinator.transaction.jobs import PREFIX, Job, JobState
 from tidegate.coordinator.transaction.markers import MarkerQueue, MarkerResult
 from tidegate.coordinator.transaction.shard import TransactionShard
 from tidegate.coordinator.transaction.state import (
@@ -382,6 +382,11 @@ def opens_what_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(JobDecisions, "_open", opens)
 
 
+def forgets_aborted_runs(patch: pytest.MonkeyPatch) -> None:
+    """docs/semantics.md T37: a task of a run that was aborted opens the job again."""
+    patch.setattr(Job, "has_aborted", lambda *_: False)
+
+
 def answers_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """docs/semantics.md T32: the driver hears of a decision that another coordinator may not find."""
     act_on = RunningShard._act_on
@@ -437,6 +442,9 @@ ABLATIONS: dict[str, tuple[Faults, Callable[[pytest.MonkeyPatch], None], str]] =
     ),
     "an attempt opens after its job is committed": (
         Faults(jobs=True, crash_driver=0.02), opens_what_is_committed, "twice committed|lost or doubled",
+    ),
+    "an attempt opens after its run is aborted": (
+        Faults(jobs=True, crash_driver=0.02), forgets_aborted_runs, "of an aborted run was opened",
     ),
     "a decision is answered before it is committed": (
         Faults(jobs=True, depose=0.03, learn=0.01), answers_before_the_commit, "twice|lost or doubled",

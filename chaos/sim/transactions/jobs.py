@@ -3,7 +3,8 @@ attempts of their tasks.
 
 A driver is not told when another one runs the same sink: after a crash its successor runs the batch again
 while what the former one left is still there, and a driver that stalled goes on as a zombie.  Drivers commit,
-abort, repeat both when an answer is lost, and ask for another decision afterwards.
+abort, repeat both when an answer is lost, and ask for another decision afterwards.  When a run is aborted,
+some of its tasks are still there for a while, as an engine cannot stop them all at once.
 """
 
 from __future__ import annotations
@@ -84,6 +85,11 @@ class Attempt(Asker):
         self.winner: Winner | None = None
         self._todo = list(values.items())
         self._sequences: dict[int, int] = {}
+        self._is_left_over = False
+
+    def leave(self) -> None:
+        """Its run is aborted now: what it asks for from here on opens nothing."""
+        self._is_left_over = self.phase == "open" and not self.waiting
 
     def step(self) -> None:
         if self.waiting or not self.alive:
@@ -101,6 +107,8 @@ class Attempt(Asker):
         if isinstance(reply, AttemptReply) and reply.state is JobState.COMMITTED:
             self.phase = "replayed"
         elif isinstance(reply, AttemptReply):
+            if self._is_left_over:
+                self._environment.violations.append(f"{self.job}: {self.name} of an aborted run was opened")
             self.winner = Winner(self.name, reply.producer_id, reply.producer_epoch)
             self._written[self.winner] = self.values
             self.phase = "send"
@@ -144,8 +152,9 @@ class Driver(Asker):
     ) -> None:  # fmt: skip
         super().__init__(environment, requests)
         self._random, self._workload, self._decisions = environment.random, workload, decisions
-        self._run, self._batch = str(number), batch
-        self._names = count()
+        self._number, self._run, self._batch = number, "", batch
+        self._names, self._runs = count(), count()
+        self._left_over: list[Attempt] = []
         self._stalled_until_ms = 0
         self.is_idle = True
         self.attempts: list[list[Attempt]] = []
@@ -165,6 +174,8 @@ class Driver(Asker):
     def step(self) -> None:
         if not self.alive or self._environment.now_ms < self._stalled_until_ms:
             return
+        for attempt in self._left_over:
+            attempt.step()
         if self.is_idle:
             if not self._environment.healing:
                 self._begin()
@@ -193,6 +204,7 @@ class Driver(Asker):
 
     def _begin(self) -> None:
         self.is_idle = False
+        self._run = f"{self._number}.{next(self._runs)}"
         self._decisions.setdefault(self.job, Decisions(began=self._environment.note()))
         places = [
             [self._workload.draw_place(self._random) for _ in range(self._random.randint(1, 3))]
@@ -235,6 +247,10 @@ class Driver(Asker):
         if reply.outcome is JobState.COMMITTED:
             self._next()
         else:  # the same batch again, with new attempts
+            self._left_over = [attempt for attempts in self.attempts for attempt in attempts]
+            if reply.is_yours:
+                for attempt in self._left_over:
+                    attempt.leave()
             self.is_idle = True
 
     def _next(self) -> None:
