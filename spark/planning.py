@@ -241,6 +241,16 @@ def freeze_range(
             )
         log.warning("range_cut", reason=problem)
         last = visible_end
+    is_after_last = start is not None and start.offset < 0
+    if last < min(first, visible_end) and not is_after_last:
+        problem = f"{place}: the read is to start at {first}, which is above its end {last}"
+        if first == limits.log_start_offset:
+            problem += ": the log begins there, and what was before is deleted"
+        if options.fail_on_data_loss:
+            raise ReadError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{problem}; set failOnDataLoss=false to read nothing of it"
+            )
+        log.warning("range_is_empty", reason=problem)
     return FrozenRange(first, max(first, last))
 
 

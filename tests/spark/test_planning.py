@@ -89,6 +89,26 @@ def test_a_time_after_the_last_record_starts_nowhere_and_ends_at_the_end() -> No
     ) == FrozenRange(90, 90)
 
 
+def test_a_read_that_would_end_before_it_begins_fails_unless_loss_is_accepted() -> None:
+    """As the options alone do not tell: one bound is an offset and the other one a time, or all that was
+    asked for is deleted."""
+    at_40, at_60 = replace(LIMITS, offset=40), replace(LIMITS, offset=60)
+    by_offset = replace(OPTIONS, starting=AtOffsets({KEY: 41}))
+    deleted = replace(OPTIONS, ending=AtOffsets({KEY: 9}))
+    for options, start, end, reason, empty in (
+        (by_offset, None, at_40, "start at 41, which is above its end 40;", 41),
+        (replace(OPTIONS, ending=AtOffsets({KEY: 59})), at_60, None, "start at 60, .* its end 59;", 60),
+        (deleted, None, None, "start at 10, .* its end 9: the log begins there, .* is deleted;", 10),
+    ):
+        with pytest.raises(ReadError, match=f"{reason} set failOnDataLoss=false"):
+            freeze_range(KEY, options, LIMITS, start, end)
+        accepting = replace(options, fail_on_data_loss=False)
+        assert freeze_range(KEY, accepting, LIMITS, start, end) == FrozenRange(empty, empty)
+    assert freeze_range(KEY, by_offset, LIMITS, None, replace(LIMITS, offset=41)) == FrozenRange(41, 41)
+    none, latest = replace(LIMITS, offset=-1), replace(deleted, starting_after_last_is_error=False)
+    assert freeze_range(KEY, latest, LIMITS, none, None) == FrozenRange(90, 90), "nothing was asked for"
+
+
 def test_a_start_above_an_open_transaction_is_there() -> None:
     options = replace(OPTIONS, starting=AtOffsets({KEY: 95}))
     assert freeze_range(KEY, options, LIMITS, None, None) == FrozenRange(95, 95)

@@ -116,6 +116,11 @@ READS: tuple[Read, ...] = (
     Read(of("shortened"), title="records were deleted before the first offset"),
     Read(of("shortened", startingOffsets=at("shortened", 5, 0), failOnDataLoss="false")),
     Read(of("shortened", startingOffsets=at("shortened", 5, 0))),
+    Read(of("shortened", endingOffsets=at("shortened", 5, -1)), title="all that was asked for is deleted"),
+    Read(
+        of(startingOffsets=at("plain", 30, 0, 0), endingTimestamp=str(FIRST_MS + 25_000)),
+        title="an offset to start at that is above the time to end at",
+    ),
     # --- bounds by timestamps
     Read(of(startingTimestamp=str(FIRST_MS + 40_000))),
     Read(of(startingTimestamp=str(FIRST_MS + 40_500), endingTimestamp=str(FIRST_MS + 60_500))),
