@@ -84,6 +84,7 @@ DELIVERY_S = 0.002
 _CLOSE_GRACE_S = 2.0
 ASKED_FRAME_BYTES_MAX = 4 << 20
 NEXT_ADDRESS_S = 0.25
+_CLOSED = "the other side closed the connection in the middle of an answer"
 
 
 class PortInUse(OSError):
@@ -649,24 +650,39 @@ def grpc_channel_blocking(
     return grpc.secure_channel(target, credentials, options=merged)
 
 
+class AnswersInHttp2(ConnectionError):
+    """The other side is a server of gRPC."""
+
+
 def ask_frame(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
     """Sends one frame over a connection of its own and returns the answer's frame; waits, for tools that
     block.
 
-    Raises OSError, also when the other side closes, sends more than ASKED_FRAME_BYTES_MAX, or takes too long
-    (TimeoutError; the bound is on each step)."""
+    Raises OSError, also when the other side closes, sends more than ASKED_FRAME_BYTES_MAX, takes too long
+    (TimeoutError; the bound is on each step), or speaks HTTP/2 (AnswersInHttp2)."""
     with socket.create_connection((host, port), timeout_s) as connection, connection.makefile("rb") as answer:
         connection.sendall(len(request).to_bytes(4, "big") + request)
-        size = int.from_bytes(_exactly(answer, 4), "big")
+        begin = _exactly(answer, 4)
+        size = int.from_bytes(begin, "big")
         if size > ASKED_FRAME_BYTES_MAX:
             raise ConnectionError(f"{host}:{port} answers with a frame of {size} bytes")
-        return _exactly(answer, size)
+        frame = answer.read(size)
+        if len(frame) < size and _is_http2(begin + frame):
+            raise AnswersInHttp2(f"{host}:{port} is a gRPC listener")
+        if len(frame) < size:
+            raise ConnectionError(_CLOSED)
+        return frame
+
+
+def _is_http2(data: bytes) -> bool:
+    """Whether a server of HTTP/2 has begun: with SETTINGS (type 4) of stream 0, without flags (RFC 9113)."""
+    return data[:1] == b"\x00" and data[3:9] == b"\x04\x00\x00\x00\x00\x00"
 
 
 def _exactly(stream: BinaryIO, size: int) -> bytes:
     data = stream.read(size)
     if len(data) < size:
-        raise ConnectionError("the other side closed the connection in the middle of an answer")
+        raise ConnectionError(_CLOSED)
     return data
 
 

@@ -28,6 +28,30 @@ from ..security.grpc_session import GrpcSession, Metadata, authenticate
 CONNECT_TIMEOUT_MS = 5_000
 CHANNELS_MAX: Final = 64
 SESSION_USED: Final = 0.9  # of its lifetime; then the client authenticates again
+# In what gRPC says of a connection: TLS has refused it, and it may be that, or a node that ended just then.
+_TLS_REFUSED: Final = ("Tls handshake failed", "missing selected ALPN")
+_PROTOCOL_UNCLEAR: Final = (
+    "Handshake read failed",
+    "failed to connect to all addresses; last error: UNAVAILABLE",
+)
+_CLOSED_AT_ONCE: Final = "Socket closed"
+_ADVICE: Final = (
+    ". The listener speaks another protocol than kafka.security.protocol says, or no authority of "
+    "kafka.ssl.truststore.location has signed its certificate, or it is no gRPC listener (with "
+    "kafka.security.protocol a Kafka listener does not lead there; `tidegate dev` and `tidegate cluster up`: "
+    "the Kafka port + 100)"
+)
+
+
+def has_failed_by_tls(said: str) -> bool:
+    """Whether gRPC says that TLS does not work with this listener: trying again does not help."""
+    return any(sign in said for sign in _TLS_REFUSED)
+
+
+def protocol_advice(said: str) -> str:
+    """What to add to an error of gRPC's that may come from the wrong protocol or port; empty for others."""
+    closed = _CLOSED_AT_ONCE in said and any(sign in said for sign in _PROTOCOL_UNCLEAR)
+    return _ADVICE if closed or has_failed_by_tls(said) else ""
 
 
 class Channels:

@@ -30,10 +30,11 @@ from ..proto import data_pb2, data_pb2_grpc
 from ..proto.range_chunks import READ_RANGE, RecordsChunk, parse
 from ..runtime.clock import Clock, SystemClock
 from ..runtime.logs import get
+from ..runtime.network import AnswersInHttp2
 from ..security.client_security import AuthenticationRefused, ClientSecurity, SecurityError
 from ..security.grpc_session import Metadata
 from ..wire.errors import ErrorCode
-from .channels import Channels
+from .channels import Channels, has_failed_by_tls, protocol_advice
 from .kafka_address import grpc_addresses
 from .retry import RetryBudget, StallWatchdog
 
@@ -148,6 +149,7 @@ class _Problem:
     log_start_offset: int = -1
     topic_unknown: bool = False  # a node's metadata do not have the topic, not only the node as replica
     method_unknown: bool = False  # a node of an older version does not know the method
+    is_of_tls: bool = False  # another node of the list may have a certificate that is right
 
     def error(self) -> ReadError:
         return ReadError(self.code, self.message, self.log_start_offset)
@@ -297,10 +299,12 @@ class DataClient:
             try:
                 return ask(self._channels.to(endpoint), self._shown(endpoint)), None
             except grpc.RpcError as failure:
-                problem = self._problem_of(failure, endpoint)
+                found = self._problem_of(failure, endpoint)
+                if problem is None or not (problem.curable and found.is_of_tls):
+                    problem = found
                 if (
                     endpoint in self._bootstrap
-                    and problem.code == ErrorCode.NETWORK_EXCEPTION
+                    and found.code == ErrorCode.NETWORK_EXCEPTION
                     and not self._endpoints
                 ):
                     left.extend(self._behind(endpoint))
@@ -311,7 +315,10 @@ class DataClient:
         """The gRPC endpoints to use when the bootstrap address is a Kafka listener."""
         if self._is_secured:
             return ()
-        found = grpc_addresses(endpoint)
+        try:
+            found = grpc_addresses(endpoint)
+        except AnswersInHttp2:
+            return ()
         if found:
             self._grpc_of[endpoint] = found
         return found
@@ -818,5 +825,8 @@ def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
     message = f"{endpoint}: {failure.code().name}: {failure.details()}"
     if failure.code() == grpc.StatusCode.UNAUTHENTICATED:
         return _Problem(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{endpoint}: {failure.details()}", False)
+    message += protocol_advice(message)
+    if has_failed_by_tls(message):
+        return _Problem(ErrorCode.NETWORK_EXCEPTION, message, curable=False, is_of_tls=True)
     unknown = failure.code() == grpc.StatusCode.UNIMPLEMENTED
     return _Problem(ErrorCode.NETWORK_EXCEPTION, message, failure.code() in _LOST, method_unknown=unknown)

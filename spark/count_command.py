@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 LOCAL: Final = "127.0.0.1:9092"
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 10.0
 
 
 def count(

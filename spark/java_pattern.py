@@ -45,7 +45,7 @@ class PatternError(ValueError):
 
 
 def compile_java_pattern(expression: str) -> re.Pattern[str]:
-    """For `fullmatch` with the name of a topic; raises PatternError."""
+    """For `search` in the name of a topic; raises PatternError."""
     try:
         return re.compile(_Translation(expression).translate(), re.ASCII)
     except (re.error, OverflowError) as problem:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ..runtime.listeners import ListenerError, parse_listener
 from ..runtime.logs import get
-from ..runtime.network import ask_frame
+from ..runtime.network import AnswersInHttp2, ask_frame
 from ..wire.api import ApiKey
 from ..wire.errors import KafkaError
 
@@ -33,9 +33,12 @@ _CLIENT_ID: Final = "tidegate-reader"
 
 def grpc_addresses(address: str) -> tuple[str, ...]:
     """The gRPC address of a broker of the cluster whose Kafka listener `address` (host:port) is; none when
-    neither the address nor any broker that it names speaks the Kafka protocol. Takes some seconds at most."""
+    neither the address nor any broker that it names speaks the Kafka protocol. Takes some seconds at most.
+    Raises AnswersInHttp2 for a gRPC listener."""
     try:
         answer = _ask(address, ApiKey.METADATA, _METADATA_VERSION, {"topics": []})
+    except AnswersInHttp2:
+        raise
     except (OSError, KafkaError) as error:
         log.debug("no_kafka_listener", address=address, reason=error)
         return ()

@@ -112,8 +112,8 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """`subscribePattern`: all partitions of all topics whose whole name matches a regular expression of
-    Java's; internal topics never match."""
+    """`subscribePattern`: all partitions of all topics in whose name a regular expression of Java's is found;
+    internal topics never match."""
 
     expression: str
 

@@ -190,7 +190,7 @@ def choose_partitions(
         case Pattern(expression):
             pattern = compile_java_pattern(expression)
             matching = sorted(
-                name for name, view in found.items() if not view.internal and pattern.fullmatch(name)
+                name for name, view in found.items() if not view.internal and pattern.search(name)
             )
             if not matching:
                 log.warning("no_topic_matches", subscribePattern=expression)

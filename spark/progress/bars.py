@@ -98,6 +98,8 @@ def _collect(query: StreamingQuery, reports: dict[int, Report]) -> None:
     """Spark keeps the last hundred: a look a second misses none."""
     for progress in query.recentProgress:
         report = json.loads(progress.json) if hasattr(progress, "json") else dict(progress)
+        if "numInputRows" not in report:  # over Spark Connect the sources alone have it
+            report["numInputRows"] = sum(source["numInputRows"] for source in report["sources"])
         if report["numInputRows"] or report["batchId"] not in reports:
             reports[report["batchId"]] = report
 

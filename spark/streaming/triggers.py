@@ -79,7 +79,7 @@ def selected(selection: Selection, found: Mapping[str, TopicView]) -> list[Topic
         case Pattern(expression):
             pattern = compile_java_pattern(expression)
             return [
-                view for name, view in sorted(found.items()) if not view.internal and pattern.fullmatch(name)
+                view for name, view in sorted(found.items()) if not view.internal and pattern.search(name)
             ]
 
 
@@ -103,7 +103,7 @@ def covered(selection: Selection, keys: Iterable[Key]) -> list[Key]:
             return [key for key in keys if key[1] in by_topic.get(key[0], ())]
         case Pattern(expression):
             pattern = compile_java_pattern(expression)
-            return [key for key in keys if pattern.fullmatch(key[0])]
+            return [key for key in keys if pattern.search(key[0])]
 
 
 def available(start: StreamOffset, seen: Seen, options: ReadOptions) -> Available:

@@ -17,7 +17,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from ...client.connecting.cluster import Backoff, Cluster
-from ...client.connecting.errors import BufferExhausted, ConnectionFailed, RequestError, RetriableError
+from ...client.connecting.errors import (
+    AbortableError,
+    BufferExhausted,
+    ConnectionFailed,
+    RequestError,
+    RetriableError,
+)
 from ...client.connecting.metadata import NO_LEADER, TopicView
 from ...client.producing.accumulator import BATCH_OVERHEAD_BYTES, Accumulator, TopicPartition
 from ...client.producing.partitioner import StickyChooser
@@ -25,7 +31,7 @@ from ...client.producing.sender import Sender
 from ...client.producing.transaction_manager import Event, TransactionManager
 from ...client.requests.transaction_requests import Identity, TransactionRequests
 from ...security.client_security import ClientSecurity
-from ...wire.errors import ErrorCode
+from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import EncodedRecords
 from ..connection import UNKNOWN_TOPIC_TIMEOUT_S
 from .encoding import NO_KEY, Encoder, key_hashes
@@ -91,9 +97,15 @@ class AttemptProducer:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except AbortableError as error:  # says that the program is to call abort(): no task of Spark can
+            raise (self._cause() or error) from None
         except BaseException:
             future.cancel()
             raise
+
+    def _cause(self) -> KafkaError | None:
+        """Why no more records may be sent."""
+        return None if self._parts is None else self._parts.manager.error
 
     async def _start(self) -> None:
         self._parts = parts = _Parts(self._options, self._security, self._transactional_id, self._identity)

@@ -17,10 +17,11 @@ from ...proto import jobs_pb2 as pb
 from ...proto import jobs_pb2_grpc
 from ...runtime.clock import Clock, SystemClock
 from ...runtime.logs import get
+from ...runtime.network import AnswersInHttp2
 from ...security.client_security import AuthenticationRefused, SecurityError
 from ...security.grpc_session import Metadata
 from ...wire.errors import ErrorCode
-from ..channels import Channels
+from ..channels import Channels, has_failed_by_tls, protocol_advice
 from ..kafka_address import grpc_addresses
 from ..retry import RetryBudget
 from .results import Attempt, WriteError
@@ -151,8 +152,7 @@ class JobsClient:
                 problem = WriteError(
                     ErrorCode.BROKER_NOT_AVAILABLE,
                     f"{method}: no broker of bootstrap {','.join(self._bootstrap)} named its gRPC listener: "
-                    "are these Kafka listeners, and is a broker there? Where they want a login, give gRPC "
-                    "listeners in the option 'jobBootstrap'",
+                    "are these Kafka listeners, and is a broker there?",
                 )
             log.debug("job_call_retried", method=method, endpoint=endpoint, reason=problem)
             if not budget.wait(reason=problem):
@@ -166,11 +166,22 @@ class JobsClient:
             return self._candidates.pop(0) if self._candidates else ""
 
     def _found(self) -> list[str]:
+        """Raises WriteError when one of them is a gRPC listener, and none of the others names one."""
+        wrong = ""
         for _ in self._bootstrap:
             address = self._bootstrap[self._asked % len(self._bootstrap)]
             self._asked += 1
-            if found := self._find(address):
-                return list(found)
+            try:
+                if found := self._find(address):
+                    return list(found)
+            except AnswersInHttp2:
+                wrong = address
+        if wrong:
+            raise WriteError(
+                ErrorCode.INVALID_REQUEST,
+                f"bootstrap {wrong} is a gRPC listener: a sink wants Kafka listeners there, on another port "
+                "(`tidegate dev` and `tidegate cluster up`: 100 below)",
+            )
         return []
 
     def _problem(self, method: str, failure: grpc.RpcError, endpoint: str) -> WriteError:
@@ -201,8 +212,8 @@ class JobsClient:
             raise WriteError(
                 ErrorCode.UNSUPPORTED_VERSION, f"{message}: the node has no job transactions: upgrade it"
             ) from None
-        problem = WriteError(ErrorCode.NETWORK_EXCEPTION, message)
-        if failure.code() not in _LOST:
+        problem = WriteError(ErrorCode.NETWORK_EXCEPTION, message + protocol_advice(message))
+        if failure.code() not in _LOST or has_failed_by_tls(message):
             raise problem from None
         return problem
 

@@ -137,7 +137,13 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         elif lower not in _OF_SPARK:
             raise OptionError(_unknown(raw_name))
     properties = tuple(sorted(security.items()))
-    client_security(properties)
+    secured = client_security(properties)
+    if secured is not None and secured.protocol != "PLAINTEXT" and "jobBootstrap" not in given:
+        raise OptionError(
+            f"with kafka.security.protocol={secured.protocol} the option 'jobBootstrap' is needed: gRPC "
+            "listeners of some nodes, host:port,host:port (`tidegate dev` and `tidegate cluster up`: the "
+            "Kafka port + 100)"
+        )
     sink = _name(given, "sinkId", SINK_BYTES_MAX, slashes=True)
     return WriteOptions(
         bootstrap=parse_bootstrap(given.get("bootstrap", ""), wanted="Kafka listeners"),

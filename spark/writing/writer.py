@@ -89,8 +89,9 @@ class Sink:
         if outcome.rows_replayed:
             log.warning(
                 "batch_was_committed_before", sink=outcome.sink, batch=batch, rows=outcome.rows_replayed,
-                advice="these rows are not written again; if another query or program has this sinkId, they"
-                " are written nowhere: give each one a sinkId of its own",
+                advice="these rows are not written again; if another query or program has this sinkId, or"
+                " the checkpoint is lost and its micro-batches had other rows, they are written nowhere: give"
+                " each one a sinkId of its own",
             )  # fmt: skip
         if outcome.sink is None or not outcome.winners:
             return outcome  # the tasks had no rows: the job was never opened

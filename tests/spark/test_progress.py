@@ -78,6 +78,14 @@ def test_the_report_of_an_empty_trigger_does_not_replace_that_of_its_micro_batch
     assert bars.watch(query) == REPORTS
 
 
+def test_over_spark_connect_the_sources_alone_have_the_rows() -> None:
+    """Of a join of two streams."""
+    joined: dict[str, Any] = {name: value for name, value in REPORTS[1].items() if name != "numInputRows"}
+    joined["sources"] = [source | {"numInputRows": 100} for source in 2 * joined["sources"]]
+    query: Any = Query([REPORTS[0], joined])
+    assert [report["numInputRows"] for report in bars.watch(query)] == [100, 200]
+
+
 def test_lag_is_the_sum_over_partitions_and_is_0_where_a_source_reports_none() -> None:
     assert bars.behind(REPORTS[0]) == 200
     assert bars.behind({"sources": [{"latestOffset": None}, {}]}) == 0

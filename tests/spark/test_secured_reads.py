@@ -22,7 +22,7 @@ from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.grpc_tls import channel_credentials, server_credentials
-from tidegate.runtime.network import grpc_channel_blocking
+from tidegate.runtime.network import free_port, grpc_channel_blocking
 from tidegate.runtime.tls import ClientAuth, ServerTls, TlsFiles
 from tidegate.security.acls import (
     Acl,
@@ -207,6 +207,45 @@ def test_a_user_with_a_password_reads_what_it_may_read(secured: Secured) -> None
         assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert secured.held.refused == ["User:alice DescribeTopics payroll"] * 2
     client.close()
+
+
+@pytest.mark.parametrize("speaks_tls", [True, False])
+def test_a_listener_of_another_protocol_is_said_so(
+    secured: Secured, tmp_path: Path, speaks_tls: bool
+) -> None:
+    """What TLS refuses is not tried again; a listener that closes may be that of a node that ends."""
+    security = None
+    if speaks_tls:
+        stranger = Authority(tmp_path / "stranger")
+        security = ClientSecurity("SSL", authorities=str(stranger.path))
+    address = secured.served.bootstrap.replace("localhost", "127.0.0.1")
+    client = DataClient([address], retry_timeout_ms=3_000, security=security)
+    began_s = time.monotonic()
+    with pytest.raises(ReadError, match=r"another protocol than kafka\.security\.protocol says"):
+        client.describe(["flights"])
+    assert speaks_tls == (time.monotonic() - began_s < 3.0)
+    client.close()
+
+
+def test_a_listener_without_tls_is_not_tried_again_and_another_one_is(
+    secured: Secured, tmp_path: Path
+) -> None:
+    with ServedCluster(tmp_path / "open", 1) as plain:
+        security = secured.security()
+        bootstrap = [plain.bootstrap, secured.served.bootstrap]
+        wrong = DataClient(bootstrap[:1], retry_timeout_ms=60_000, security=security)
+        with pytest.raises(ReadError, match="another protocol"):
+            wrong.describe(["flights"])
+        both = DataClient(bootstrap, retry_timeout_ms=60_000, security=security)
+        assert "flights" in both.describe(["flights"])
+        away = DataClient(
+            [f"127.0.0.1:{free_port()}", plain.bootstrap], retry_timeout_ms=1, security=security
+        )
+        with pytest.raises(ReadError) as failed:
+            away.describe(["flights"])
+        assert "another protocol" not in str(failed.value), "the other node may be back soon"
+        for client in (wrong, both, away):
+            client.close()
 
 
 def test_counting_and_planning_need_describe_and_reading_needs_read(secured: Secured) -> None:

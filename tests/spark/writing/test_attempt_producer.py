@@ -182,9 +182,10 @@ def test_a_record_that_the_leader_refuses_fails_the_attempt_with_its_reason(
     large = next(rows_of(batch, Layout(("value",), topic), 0))
     producer.send(large)
     for go_on in (producer.finish, partial(producer.send, large)):
-        with pytest.raises(KafkaError) as refused:
+        with pytest.raises(KafkaError, match=r"max\.message\.bytes") as refused:
             go_on()
         assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        assert "abort()" not in str(refused.value), "Spark's user has no such call"
 
 
 def test_keys_choose_partitions_as_kafkas_clients_do(node: LocalCluster, make: Make) -> None:

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from tidegate.proto import jobs_pb2 as pb
 from tidegate.spark.channels import Channels
+from tidegate.spark.kafka_address import grpc_addresses
 from tidegate.spark.writing.jobs_client import JobsClient
 from tidegate.spark.writing.results import Attempt, WriteError
 from tidegate.wire.errors import ErrorCode
@@ -99,6 +100,19 @@ def test_a_cluster_that_names_no_listener_is_named() -> None:
     jobs = JobsClient(pb.Job(), ["k:1", "l:2"], [], Channels(), 0, find=lambda _: ())
     with pytest.raises(WriteError, match="no broker of bootstrap k:1,l:2 named its gRPC listener"):
         jobs.commit([WINNER])
+
+
+def test_a_grpc_listener_where_kafkas_are_wanted_is_an_error_at_once(serve: Serve) -> None:
+    node, wrong = Scripted(COMMITTED), serve(Scripted(COMMITTED))
+    address = serve(node)
+
+    def find(listener: str) -> tuple[str, ...]:
+        return (address,) if listener == "k:1" else grpc_addresses(listener)
+
+    with pytest.raises(WriteError, match=f"bootstrap {wrong} is a gRPC listener: .* Kafka listeners"):
+        JobsClient(pb.Job(), ["127.0.0.1:1", wrong], [], Channels(), 60_000, find=find).commit([WINNER])
+    JobsClient(pb.Job(), [wrong, "k:1"], [], Channels(), 60_000, find=find).commit([WINNER])
+    assert len(node.requests) == 1
 
 
 def test_listeners_are_asked_for_one_after_the_other_and_in_turn(serve: Serve) -> None:

@@ -70,6 +70,7 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
         ({"jobTimeoutMs": "5"}, "at least 1000"),
         ({"retryTimeoutMs": "5s"}, "whole number"),
         ({"jobBootstrap": "nowhere"}, "jobBootstrap 'nowhere' is not host:port"),
+        ({"kafka.security.protocol": "SSL"}, "with kafka.security.protocol=SSL .*'jobBootstrap' is needed"),
         ({"kafka.acks": "1"}, "only 'all' is possible"),
         ({"kafka.enable.idempotence": "false"}, "only 'true' is possible"),
         ({"kafka.transactional.id": "x"}, "name the sink in 'sinkId'"),
@@ -159,7 +160,7 @@ def test_no_password_is_shown() -> None:
         BASE
         | {
             "kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN",
-            "kafka.sasl.jaas.config": login,
+            "kafka.sasl.jaas.config": login, "jobBootstrap": "g:1",
         }
     )  # fmt: skip
     assert "secret" not in repr(options)
