@@ -24,8 +24,11 @@ def decoder(registry: str, schema_id: int) -> Decode:
     """From the payload of a value to JSON."""
 
     def ask(query: str = "") -> dict[str, str]:
-        with urlopen(f"{registry}/schemas/ids/{schema_id}{query}", timeout=10) as answer:
-            return json.load(answer)
+        try:
+            with urlopen(f"{registry}/schemas/ids/{schema_id}{query}", timeout=10) as answer:
+                return json.load(answer)
+        except OSError as error:
+            raise ValueError(f"schema {schema_id} of {registry}: {error}") from None
 
     said = ask()
     match said.get("schemaType", "AVRO"):  # a registry leaves the type out where it is Avro

@@ -1,6 +1,6 @@
 """A stream with a windowed aggregate back into a topic, each window exactly once:
 
-    python spark_windows.py BOOTSTRAP SOURCE TARGET CHECKPOINT PAGE
+    python spark_windows.py KAFKA_BOOTSTRAP SOURCE TARGET CHECKPOINT PAGE
 
 Records of SOURCE are JSON like {"account": "alice", "amount": 5}.  TARGET gets the sum of each account and
 minute once the watermark has passed it.  The program reads what there is and ends; run it again, also after a
