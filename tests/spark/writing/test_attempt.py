@@ -91,6 +91,21 @@ def test_it_is_prepared_after_every_acknowledgement() -> None:
     assert jobs.happened == ["open", "start", "send", "send", "finish", "close", "prepare"]
 
 
+def test_the_job_is_checked_before_each_send_and_before_the_prepare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = Told()
+
+    def check(renewal: Renewal) -> None:
+        assert renewal.attempt_is_open
+        jobs.happened.append("check")
+
+    monkeypatch.setattr(Renewal, "check", check)
+    attempt(jobs, 2, 3)
+    sent = ["check", "send"]
+    assert jobs.happened == ["open", "start", *sent, *sent, "finish", "check", "close", "prepare"]
+
+
 @pytest.mark.parametrize("fails_at", ["start", "send", "finish"])
 def test_one_that_fails_is_not_prepared_and_keeps_no_thread(fails_at: str) -> None:
     jobs = Told()
@@ -140,6 +155,26 @@ def test_a_job_that_ends_while_a_task_writes_stops_the_task(state: pb.JobState.V
         renewal.join(30)
     with pytest.raises(WriteError, match=f"the job is {pb.JobState.Name(state).lower()}, while this task"):
         renewal.check()
+
+
+def test_an_attempt_that_opens_during_a_renewal_is_not_ended_by_the_answer() -> None:
+    """The answer may be about a former run."""
+
+    class Opening(Told):
+        def renew(self, timeout_ms: int) -> pb.RenewJobReply:
+            state = pb.OPEN if renewal.attempt_is_open else pb.ABORTED
+            renewal.attempt_is_open = True
+            self.renewed.release()
+            return pb.RenewJobReply(state=state)
+
+    jobs = Opening()
+    renewal = Renewal(jobs, 30)
+    with renewal:
+        for _ in range(2):
+            assert jobs.renewed.acquire(timeout=30)
+    renewal.join(30)
+    assert not renewal._thread.is_alive()
+    renewal.check()
 
 
 def test_a_task_without_rows_yet_renews_for_those_that_are_prepared() -> None:
@@ -194,6 +229,47 @@ def test_a_commit_without_the_result_of_a_task_is_refused() -> None:
     sink = Sink(WriteOptions(("h:1",)), LAYOUT)
     with pytest.raises(WriteError, match="1 of 2 tasks of batch 3 have no result"):
         sink.commit([result("a"), None], "3")
+
+
+class Refused(Told):
+    def renew(self, timeout_ms: int) -> pb.RenewJobReply:
+        self.renewed.release()
+        raise WriteError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "no such job")
+
+
+def test_a_renewal_that_is_refused_stops_a_task_whose_attempt_is_open() -> None:
+    renewal = Renewal(Refused(), 30)
+    renewal.attempt_is_open = True
+    with renewal:
+        renewal.join(30)
+    with pytest.raises(WriteError, match="no such job"):
+        renewal.check()
+
+
+def test_a_refused_renewal_of_a_job_that_none_has_opened_is_repeated() -> None:
+    jobs = Refused()
+    with Renewal(jobs, 30) as renewal:
+        for _ in range(2):
+            assert jobs.renewed.acquire(timeout=30)
+        renewal.check()
+
+
+def test_a_job_is_renewed_twice_before_its_deadline() -> None:
+    """A renewal that is late or lost is no end of the job."""
+
+    class Over(threading.Event):
+        waited_s: float | None = None
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.waited_s = timeout
+            return True
+
+    renewal = Renewal(Told(), 60_000)
+    renewal._ended = over = Over()
+    with renewal:
+        renewal.join(30)
+    assert over.waited_s is not None
+    assert 2 * over.waited_s < 60
 
 
 def test_a_renewal_that_fails_by_a_defect_stops_the_task() -> None:

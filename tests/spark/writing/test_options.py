@@ -107,6 +107,16 @@ def test_a_number_that_no_request_can_hold_is_refused_by_its_name(name: str, mos
         assert len(str(found.value)) < 300
 
 
+def test_a_batch_fits_into_a_request() -> None:
+    sizes = {"kafka.batch.size": "200000", "kafka.max.request.size": "100000"}
+    assert parse(**sizes).producer.batch_bytes == 100_000
+
+
+def test_security_that_cannot_be_meant_is_refused_before_a_task_begins() -> None:
+    with pytest.raises(OptionError, match="PLAINTEXTS"):
+        parse(**{"kafka.security.protocol": "PLAINTEXTS"})
+
+
 def test_a_record_does_not_expire_while_it_lingers() -> None:
     lingers = {"kafka.linger.ms": "200000"}
     assert parse(**lingers).producer.delivery_timeout_s == 230

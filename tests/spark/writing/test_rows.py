@@ -218,8 +218,17 @@ def test_a_batch_is_looked_at_in_slices() -> None:
     assert [len(some) for some in rows_of(small, Layout(("value",), "t"), 0)] == [ROWS_MAX, ROWS_MAX, 1]
 
 
+@pytest.mark.parametrize("skipped", [1, 8, 13])
+def test_a_null_in_a_slice_is_that_of_its_row(skipped: int) -> None:
+    partitions = [None if row % 3 else row for row in range(20)]
+    columns = [pa.array([b"v"] * 20), pa.array(partitions, pa.int32())]
+    batch = pa.RecordBatch.from_arrays(columns, ["value", "partition"]).slice(skipped)
+    (found,) = rows_of(batch, Layout(("value", "partition"), "t"), NOW_MS)
+    assert [row.partition for row in rows_in(found)] == partitions[skipped:]
+
+
 def test_rows_are_grouped_in_their_order() -> None:
-    for numbers in ([], [0], [2, 0, 2, 1, 0], [70_000, 3, 70_000]):
+    for numbers in ([], [0], [2, 0, 2, 1, 0], [70_000, 3, 70_000], [65_539, 3, 65_539]):
         found = {number: places.tolist() for number, places in grouped(np.array(numbers, np.int64))}
         assert list(found) == sorted(set(numbers))
         for number, places in found.items():

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from pyspark import TaskContext
 from tidegate.proto import jobs_pb2 as pb
-from tidegate.spark.writing import writer
-from tidegate.spark.writing.options import parse_write_options
+from tidegate.spark.writing import stream_writer, writer
+from tidegate.spark.writing.options import WriteOptions, parse_write_options
 from tidegate.spark.writing.results import Attempt, TaskResult, WriteError
 from tidegate.spark.writing.rows import Layout
-from tidegate.spark.writing.writer import Sink
+from tidegate.spark.writing.writer import Sink, TidegateWriter
 from tidegate.wire.errors import ErrorCode
 
 ATTEMPT = Attempt("0-0-abc", 7, 1)
@@ -22,6 +23,7 @@ class Jobs:
     def __init__(self, reply: pb.JobReply) -> None:
         self.reply = reply
         self.asked: list[str] = []
+        self.is_closed = False
 
     def commit(self, winners: Sequence[Attempt]) -> pb.JobReply:
         self.asked.append(f"commit {len(winners)}")
@@ -32,15 +34,22 @@ class Jobs:
         return self.reply
 
     def close(self) -> None:
-        """Has nothing open."""
+        self.is_closed = True
 
 
-def sink(monkeypatch: pytest.MonkeyPatch, outcome: pb.JobState.ValueType) -> tuple[Sink, Jobs]:
-    jobs = Jobs(pb.JobReply(outcome=outcome, is_yours=True))
+def options(**more: str) -> WriteOptions:
+    return parse_write_options({"bootstrap": "a:1", "topic": "flights"} | more)
+
+
+LAYOUT = Layout(("value",), "flights")
+
+
+def sink(
+    monkeypatch: pytest.MonkeyPatch, outcome: pb.JobState.ValueType, *, is_yours: bool = True, **more: str
+) -> tuple[Sink, Jobs]:
+    jobs = Jobs(pb.JobReply(outcome=outcome, is_yours=is_yours))
     monkeypatch.setattr(Sink, "client", lambda *_: jobs)
-    return Sink(
-        parse_write_options({"bootstrap": "a:1", "topic": "flights"}), Layout(("value",), "flights")
-    ), jobs
+    return Sink(options(**more), LAYOUT), jobs
 
 
 def test_a_job_without_rows_was_never_opened_and_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +73,88 @@ def test_a_task_without_a_result_keeps_the_job_from_its_commit(monkeypatch: pyte
     assert jobs.asked == []
 
 
+@pytest.mark.parametrize(
+    ("is_yours", "is_replay", "told"),
+    [
+        (True, False, []),
+        (False, False, ["another_run_committed_the_batch"]),
+        (True, True, ["batch_was_committed_before"]),
+    ],
+)
+def test_rows_that_another_run_has_written_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_yours: bool,
+    is_replay: bool,
+    told: list[str],
+) -> None:
+    made, jobs = sink(monkeypatch, pb.COMMITTED, is_yours=is_yours)
+    made.commit([TaskResult("etl", "3", 5, ATTEMPT), TaskResult("etl", "3", 7, is_replay=is_replay)], "3")
+    assert jobs.is_closed
+    assert [record.getMessage().split()[0] for record in caplog.records] == told
+
+
+def test_a_job_that_no_task_names_is_aborted_if_its_sink_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task may have opened it, and failed."""
+    made, jobs = sink(monkeypatch, pb.ABORTED, sinkId="etl")
+    made.abort([None], "3")
+    assert jobs.asked == ["abort None"]
+    made, jobs = sink(monkeypatch, pb.ABORTED)
+    batch = TidegateWriter(options(), LAYOUT)
+    batch.abort([None])
+    assert jobs.asked == [f"abort {batch._sink.run}"]
+    assert jobs.is_closed
+
+
+class Task:
+    """What Spark says in a task of a stream."""
+
+    def __init__(self, query: str | None, batch: str | None) -> None:
+        self._said = {stream_writer.QUERY_ID: query, stream_writer.BATCH_ID: batch}
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._said[name]
+
+    def partitionId(self) -> int:
+        return 3
+
+    def taskAttemptId(self) -> int:
+        return 14
+
+
+@pytest.mark.parametrize(
+    ("given", "query", "batch", "job"),
+    [
+        ({}, "q", "7", "q/7"),
+        ({"sinkId": "etl"}, "q", "7", "etl/7"),
+        ({}, None, "7", None),
+        ({}, "q", None, None),
+    ],
+)
+def test_a_micro_batch_is_a_job_of_the_named_sink_or_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    query: str | None,
+    batch: str | None,
+    job: str | None,
+) -> None:
+    jobs: list[str] = []
+
+    def write(_: Sink, job: pb.Job, attempt: str, batches: object) -> TaskResult:
+        jobs.append(f"{job.sink}/{job.batch}")
+        return TaskResult(job.sink, job.batch, 0)
+
+    monkeypatch.setattr(Sink, "write", write)
+    monkeypatch.setattr(TaskContext, "get", lambda: Task(query, batch))
+    made = stream_writer.TidegateStreamWriter(options(**given), LAYOUT)
+    if job is None:
+        with pytest.raises(WriteError, match=r"this Spark does not say sql\.streaming\.queryId"):
+            made.write(iter(()))
+    else:
+        made.write(iter(()))
+    assert jobs == ([] if job is None else [job])
+
+
 def test_a_job_that_no_task_names_is_left_to_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     made, jobs = sink(monkeypatch, pb.ABORTED)
     made.abort([None], "3")
@@ -73,7 +164,7 @@ def test_a_job_that_no_task_names_is_left_to_its_deadline(monkeypatch: pytest.Mo
 
 
 def test_what_a_task_says_names_its_run_and_so_does_its_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, _ = sink(monkeypatch, pb.ABORTED)
+    made, jobs = sink(monkeypatch, pb.ABORTED)
     names: list[str] = []
 
     def write(_batches: object, _layout: Layout, job: pb.Job, name: str, *_: object) -> TaskResult:
@@ -83,6 +174,7 @@ def test_what_a_task_says_names_its_run_and_so_does_its_attempt(monkeypatch: pyt
     monkeypatch.setattr(writer, "write_attempt", write)
     said = made.write(pb.Job(sink="etl", batch="3"), "3-14-abc", iter(()))
     assert names == [f"3-14-abc-{said.run}"]
+    assert jobs.is_closed
     other, _ = sink(monkeypatch, pb.ABORTED)
     assert other.write(pb.Job(sink="etl", batch="3"), "3-14-abc", iter(())).run not in (said.run, None)
 
