@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -15,12 +16,18 @@ from types import ModuleType
 import grpc
 import pyarrow as pa
 import pytest
+from tidegate.client.consuming.visibility import AtCut
 from tidegate.runtime.clock import ManualClock
 from tidegate.security.client_security import ClientSecurity
 from tidegate.security.grpc_session import GrpcSession
 from tidegate.spark import range_reader, worker_memory
 from tidegate.spark.channels import Channels
-from tidegate.spark.range_reader import RangePartition, join_small_batches
+from tidegate.spark.connection import LeaderView
+from tidegate.spark.decoding.decompression import Budget
+from tidegate.spark.fetch import RangeRequest
+from tidegate.spark.options import ReadOptions, Topics
+from tidegate.spark.planning import PlannedRange
+from tidegate.spark.range_reader import RangePartition, RangeReader, empty_rows, join_small_batches
 from tidegate.spark.source import TidegateSource
 
 from .conftest import Partition, Script, numbered_batches
@@ -149,7 +156,12 @@ def test_tasks_of_two_users_share_no_connection(monkeypatch: pytest.MonkeyPatch)
 
     alice, bob = channels_of("alice"), channels_of("bob")
     assert alice is not bob
+    for number in range(range_reader.CHANNEL_SETS_MAX - 2):
+        channels_of(f"other-{number}")
     assert channels_of("alice") is alice
+    channels_of("another")
+    assert channels_of("alice") is alice, "bob's were not used for longest"
+    assert channels_of("bob") is not bob
     for number in range(range_reader.CHANNEL_SETS_MAX):
         channels_of(f"other-{number}")
     assert channels_of("alice") is not alice
@@ -176,6 +188,89 @@ def test_so_many_rows_are_a_batch_however_small_they_are() -> None:
     batch = pa.record_batch({"offset": pa.array([1] * (range_reader.ROWS_MIN // 4))})
     joined = [each.num_rows for each in join_small_batches([batch] * 6)]
     assert joined == [range_reader.ROWS_MIN, range_reader.ROWS_MIN // 2]
+
+
+def test_no_batch_has_more_rows_than_its_most() -> None:
+    """One of many small records, or of no column at all."""
+    batch = pa.record_batch({"offset": pa.array(range(range_reader.ROWS_MAX + 1))})
+    assert [each.num_rows for each in join_small_batches([batch])] == [range_reader.ROWS_MAX, 1]
+    most = range_reader.EMPTY_ROWS_MAX
+    for count, sizes in ((0, []), (most, [most]), (2 * most + 1, [most, most, 1])):
+        assert [each.num_rows for each in empty_rows(count)] == sizes
+
+
+def test_a_log_of_the_users_program_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    configured: list[str] = []
+    monkeypatch.setattr(range_reader, "configure", lambda *, level: configured.append(level))
+    root = logging.getLogger()
+    for handlers, levels in (([logging.NullHandler()], []), ([], ["WARNING"])):
+        monkeypatch.setattr(root, "handlers", handlers)
+        range_reader.log_as_a_worker()
+        assert configured == levels
+
+
+class Client:
+    """What a task does with its client, which reads nothing."""
+
+    def __init__(self) -> None:
+        self.leaders: list[tuple[str, int, LeaderView]] = []
+        self.is_closed = False
+
+    def remember_leader(self, topic: str, partition: int, leader: LeaderView) -> None:
+        self.leaders.append((topic, partition, leader))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("read_committed", [True, False])
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_a_task_reads_what_was_planned_with_the_options_of_its_read(
+    monkeypatch: pytest.MonkeyPatch, read_committed: bool, fail_on_data_loss: bool
+) -> None:
+    client, asked, at_cut = Client(), [], AtCut(((7, 3),))
+    leader = LeaderView(1, 4, "a:1")
+
+    def count(_: Client, request: RangeRequest) -> int:
+        asked.append(request)
+        return 5
+
+    monkeypatch.setattr(range_reader, "count_range", count)
+    monkeypatch.setattr(RangeReader, "connect", lambda _: client)
+    options = ReadOptions(
+        ("a:1",), Topics(("t",)), read_committed=read_committed, fail_on_data_loss=fail_on_data_loss
+    )
+    known = PlannedRange("t", bytes(16), 0, 2, 9, 100, leader, at_cut)
+    unknown = PlannedRange("t", bytes(16), 1, 0, 4, 100, None)
+    (rows,) = RangeReader(options, ()).read(RangePartition((known, unknown)))
+    assert rows.num_rows == 10
+    assert asked == [
+        RangeRequest("t", bytes(16), 0, 2, 9, read_committed, fail_on_data_loss, at_cut),
+        RangeRequest("t", bytes(16), 1, 0, 4, read_committed, fail_on_data_loss),
+    ]
+    assert client.leaders == [("t", 0, leader)]
+    assert client.is_closed
+
+
+def test_a_task_without_ranges_connects_to_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark makes one of a read that has none."""
+    monkeypatch.setattr(RangeReader, "connect", lambda _: pytest.fail("it has connected"))
+    options = ReadOptions(("a:1",), Topics(("t",)))
+    assert list(RangeReader(options, ("value",)).read(RangePartition(None))) == []
+
+
+def test_rows_are_joined_within_the_memory_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = pa.record_batch({"value": pa.array([bytes(1_000)])})
+    client = Client()
+    monkeypatch.setattr(RangeReader, "connect", lambda _: client)
+    monkeypatch.setattr(RangeReader, "_decoded", lambda *_: iter([batch] * 100))
+    options = ReadOptions(("a:1",), Topics(("t",)), task_memory_bytes=1 << 20)
+    part = PlannedRange("t", bytes(16), 0, 0, 100, 100_000, None)
+    most = Budget.of_memory(1 << 20, "t").piece_cost_max
+    found = list(RangeReader(options, ("value",)).read(RangePartition((part,))))
+    assert sum(each.num_rows for each in found) == 100
+    assert 1 < len(found) < 100
+    assert all(each.nbytes <= most for each in found)
 
 
 def test_batches_are_joined_only_within_their_bound() -> None:
