@@ -48,6 +48,7 @@ class GroupCommits:
     def __init__(self, group: str, connect: Callable[[], Committer]) -> None:
         self._group = group
         self._connect = connect
+        self._client: Committer | None = None  # of its own thread
         self._changed = threading.Condition()
         self._wanted: dict[Key, int] = {}
         self._tried: dict[Key, int] = {}
@@ -76,10 +77,9 @@ class GroupCommits:
         self._thread.join(COMMIT_TIMEOUT_S)
 
     def _work(self) -> None:
-        client: Committer | None = None
         try:
             while (offsets := self._next()) is not None:
-                client = self._commit(client, offsets)
+                self._commit(offsets)
                 with self._changed:
                     self._tried = offsets
                     self._changed.notify_all()
@@ -87,19 +87,18 @@ class GroupCommits:
             with self._changed:
                 self._is_closed = True  # also by a defect: nothing waits for this thread then
                 self._changed.notify_all()
-            if client is not None:
-                client.__exit__()
+            self._disconnect()
 
     def _next(self) -> dict[Key, int] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or self._tried != self._wanted)
             return self._wanted if self._tried != self._wanted else None
 
-    def _commit(self, client: Committer | None, offsets: dict[Key, int]) -> Committer | None:
-        """The client for the next commit; none after a failure."""
+    def _commit(self, offsets: dict[Key, int]) -> None:
         try:
-            client = client or self._connect().__enter__()
-            client.set_group_offsets(self._group, offsets)
+            if self._client is None:
+                self._client = self._connect().__enter__()
+            self._client.set_group_offsets(self._group, offsets)
         except (KafkaError, SecurityError, TlsError, OSError) as error:
             if not self._has_failed:
                 log.warning(
@@ -109,8 +108,11 @@ class GroupCommits:
                     advice="the next micro-batch tries again; commitBootstrap must name Kafka listeners",
                 )
             self._has_failed = True
-            if client is not None:
-                client.__exit__()
-            return None
-        self._has_failed = False
-        return client
+            self._disconnect()
+        else:
+            self._has_failed = False
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.__exit__()

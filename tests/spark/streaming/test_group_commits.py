@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 import pytest
+from tidegate.runtime.tls import TlsError
+from tidegate.security.client_security import SecurityError
 from tidegate.spark.streaming.group_commits import GroupCommits
 from tidegate.wire.errors import ErrorCode, KafkaError
 
@@ -22,6 +24,9 @@ class Coordinator:
     connections: int = 0
     closed: int = 0
     fails: bool = False
+    failure: Exception = field(
+        default_factory=lambda: KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it moves")
+    )
     proceed: threading.Event = field(default_factory=threading.Event)
     asked: threading.Event = field(default_factory=threading.Event)
 
@@ -37,7 +42,7 @@ class Coordinator:
         self.asked.set()
         assert self.proceed.wait(10)
         if self.fails:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it moves")
+            raise self.failure
         self.committed.append(dict(offsets))
 
 
@@ -63,6 +68,55 @@ def test_the_same_offsets_are_committed_once() -> None:
         commits.flush()
     commits.close()
     assert cluster.committed == [{KEY: 1}]
+
+
+def test_offsets_are_committed_as_they_were_when_they_were_stored() -> None:
+    cluster = Coordinator()
+    commits, positions = GroupCommits("etl", lambda: cluster), {KEY: 1}
+    commits.store(positions)
+    positions[KEY] = 2
+    cluster.proceed.set()
+    commits.close()
+    assert cluster.committed == [{KEY: 1}]
+
+
+def test_a_coordinator_that_does_not_answer_holds_up_nobody_for_long() -> None:
+    cluster = Coordinator()
+    commits = GroupCommits("etl", lambda: cluster)
+    commits.store({KEY: 1})
+    assert cluster.asked.wait(10)
+    commits.flush(timeout_s=0.01)
+    assert commits._thread.is_alive(), "it waits still"
+    cluster.proceed.set()
+    commits.close()
+    assert not commits._thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_commit_that_ended_by_a_defect() -> None:
+    cluster = Coordinator(fails=True, failure=RuntimeError("a defect"))
+    cluster.proceed.set()
+    commits = GroupCommits("etl", lambda: cluster)
+    commits.store({KEY: 1})
+    commits._thread.join(10)
+    commits.flush(timeout_s=3_600)
+    commits.close()
+    assert cluster.closed == 1
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError("refused"), SecurityError("no right"), TlsError("no certificate")]
+)
+def test_a_failure_of_any_kind_is_no_end_of_the_commits(failure: Exception) -> None:
+    cluster = Coordinator(fails=True, failure=failure)
+    cluster.proceed.set()
+    commits = GroupCommits("etl", lambda: cluster)
+    commits.store({KEY: 1})
+    commits.flush()
+    cluster.fails = False
+    commits.store({KEY: 2})
+    commits.close()
+    assert cluster.committed == [{KEY: 2}]
 
 
 def test_a_failure_is_logged_once_and_the_next_micro_batch_tries_again(
