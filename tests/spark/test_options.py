@@ -164,13 +164,28 @@ def test_sizes() -> None:
         ({"bootstrap": "a:1", "subscribePattern": "(?P<a>x)"}, "is not known"),
         ({"bootstrap": "a:1", "subscribe": " , "}, "names no topic"),
         ({"bootstrap": "a:1", "assign": '{"t":[]}'}, "needs a list of partition numbers"),
+        ({"bootstrap": "a:1", "assign": '{"t":[true]}'}, "needs a list of partition numbers"),
         ({"bootstrap": "a:1", "assign": "{}"}, "names no partition"),
+        ({**BASE, "kafka.security.protocol": "PLAINTEXTS"}, "PLAINTEXTS"),
         ({"bootstrap": "a:1", "assign": "[0]"}, "must be a JSON object"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_a_remedy(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_options(given)
+
+
+def test_no_password_is_shown() -> None:
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="secret";'
+    options = parse_options(
+        BASE
+        | {
+            "kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": login,
+        }
+    )  # fmt: skip
+    assert ("sasl.jaas.config", login) in options.security
+    assert "secret" not in repr(options)
 
 
 def test_only_offsets_have_an_order_and_not_what_stands_for_the_begin_or_the_end() -> None:
