@@ -113,3 +113,25 @@ def test_an_emptied_control_batch_is_skipped() -> None:
         [NewRecord(b"k", b"v")], base_offset=1, producer_id=1, producer_epoch=0, transactional=True
     )
     assert not visibility.shows(parse_header(later), memoryview(later), 0)  # it ended nothing
+
+
+def written(producer_id: int, *, transactional: bool) -> bytearray:
+    return bytearray(
+        encode_batch(
+            [NewRecord(b"k", b"v")], producer_id=producer_id, producer_epoch=0, transactional=transactional
+        )
+    )
+
+
+def test_records_without_a_transaction_of_a_producer_that_aborts_are_shown() -> None:
+    visibility = VisibilityFilter([(1, 0)])
+    for transactional in (True, False):
+        batch = written(1, transactional=transactional)
+        assert visibility.shows(parse_header(batch), memoryview(batch), 0) is not transactional
+
+
+def test_a_batch_that_compaction_has_emptied_is_not_shown() -> None:
+    """A reader would look for its first record."""
+    emptied = written(1, transactional=True)
+    emptied[57:61] = (0).to_bytes(4, "big")
+    assert not VisibilityFilter().shows(parse_header(emptied), memoryview(emptied), 0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidegate.client.consuming.cut import Cut, CutError, CutPartition, CutTopic, Order
+from tidegate.client.consuming.cut import Cut, CutError, CutPartition, CutTopic, Order, decided_since
 from tidegate.client.consuming.visibility import AtCut, VisibilityFilter
 from tidegate.wire.records import NewRecord, encode_batch, parse_header
 
@@ -123,6 +123,8 @@ FLIGHTS = '"topics": {"flights": {"id": "00000000-0000-0000-0000-000000000007", 
         ('{"version": 1, "topics": {"a": {"id": "x", "partitions": {}}}}', "is no part of a cut"),
         ('{"version": 1, %s}' % (FLIGHTS % '{"0": {"start": 5, "end": 4}}'), "is no part of a cut"),
         ('{"version": 1, %s}' % (FLIGHTS % '{"0": {"start": 0, "end": -4}}'), "is no part of a cut"),
+        ('{"version": 1, %s}' % (FLIGHTS % '{"0": {"start": false, "end": 4}}'), "is no part of a cut"),
+        ('{"version": 1, %s}' % (FLIGHTS % f'{{"0": {{"start": 0, "end": {1 << 63}}}}}'), "is no part"),
         ('{"version": 1, %s}' % (FLIGHTS % '{"x": {"start": 0, "end": 4}}'), "is no part of a cut"),
         ('{"version": 1, %s}' % (FLIGHTS % ('{"%s": {"start": 0, "end": 4}}' % ("9" * 9000))), "is no part"),
         (
@@ -157,6 +159,22 @@ def test_the_order_of_cuts() -> None:
         made(5).order(Cut({TOPIC: CutTopic(TOPIC_ID, {0: CutPartition(0, 5), 1: CutPartition(0, 0)})}))
 
 
+@pytest.mark.parametrize(
+    ("now", "decided"),
+    [
+        ({}, ((1, 5),)),
+        ({1: 5}, ()),
+        ({1: 9}, ()),
+        ({1: 10}, ((1, 5),)),  # the next one of its producer, right behind the end
+        ({2: 5}, ((1, 5),)),
+    ],
+)
+def test_decided_is_whose_producer_has_no_transaction_or_a_later_one(
+    now: dict[int, int], decided: tuple[tuple[int, int], ...]
+) -> None:
+    assert decided_since({1: 5}, 10, now) == decided
+
+
 def test_what_a_cut_contains() -> None:
     cut = made(9, {1: 4})
     assert cut.contains(TOPIC, 0, 3, 1)
@@ -173,3 +191,11 @@ def test_records_without_a_transaction_of_a_producer_that_is_left_out_are_shown(
     visibility = VisibilityFilter((), AtCut(((1, 0),)))
     plain = encode_batch([NewRecord(b"k", b"v")], producer_id=1, producer_epoch=0)
     assert visibility.shows(parse_header(plain), memoryview(plain), 0)
+
+
+def test_a_filter_for_no_transaction_and_a_range_above_the_cut_are_defects() -> None:
+    """The one would show all records once more, the other such as the cut does not have."""
+    with pytest.raises(AssertionError, match="none is named"):
+        AtCut((), only=True)
+    with pytest.raises(AssertionError, match="reaches above the cut's end, 9"):
+        CutPartition(0, 9).shown(0, 10)

@@ -95,6 +95,15 @@ def test_ablation_without_ids_the_new_topic_would_pass_for_the_old_one() -> None
     assert available(blind, seen({F0: log(0, 80)}, flights=NEW), OPTIONS).begins == {F0: 50}
 
 
+def test_what_the_log_of_the_new_topic_has_dropped_is_no_further_loss() -> None:
+    what = available(START, seen({F1: log(3, 80)}, flights=NEW), ACCEPTING)
+    assert (what.begins, len(what.losses), what.notes) == ({F1: 3}, 1, ("flights-1 begins at 3",))
+
+
+def test_the_checkpoint_has_ids_of_topics_with_an_offset_alone() -> None:
+    assert available(START, seen({F0: log(0, 60)}, late=NEW), OPTIONS).ids == {"flights": OLD}
+
+
 def test_a_deleted_topic_fails_the_stream_or_is_left_out() -> None:
     nothing = Seen({}, {})
     with pytest.raises(ReadError, match=r"topic 'flights' .* was deleted"):
@@ -292,6 +301,7 @@ def test_what_exists_of_the_selection_is_read() -> None:
 def test_lag_is_counted_from_the_end_of_the_micro_batch() -> None:
     lags = behind({F0: 60, F1: 9}, {F0: 50})
     assert lags == {F0: 10, F1: 0}
+    assert behind({F0: 40}, {F0: 50}) == {F0: 0}, "a transaction is open below what was read uncommitted"
     assert lag_metrics(lags.values()) == {
         "minOffsetsBehindLatest": 0, "maxOffsetsBehindLatest": 10, "avgOffsetsBehindLatest": 5.0,
     }  # fmt: skip
