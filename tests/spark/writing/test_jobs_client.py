@@ -4,13 +4,16 @@ it gives up for."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from tidegate.proto import jobs_pb2 as pb
+from tidegate.security.client_security import SecurityError
+from tidegate.security.grpc_session import Metadata
 from tidegate.spark.channels import Channels
 from tidegate.spark.kafka_address import grpc_addresses
-from tidegate.spark.writing.jobs_client import JobsClient
+from tidegate.spark.writing.jobs_client import ABORT_PATIENCE_MS, CALL_TIMEOUT_S, JobsClient
 from tidegate.spark.writing.results import Attempt, WriteError
 from tidegate.wire.errors import ErrorCode
 
@@ -177,3 +180,82 @@ def test_an_error_of_another_kind_is_not_taken_for_a_closed_client(
     monkeypatch.setattr(Channels, "to", fails)
     with pytest.raises(ValueError, match="odd"):
         jobs.commit([WINNER])
+
+
+def over(
+    addresses: list[str], channels: Channels | None = None, retry_timeout_ms: int = 20_000
+) -> JobsClient:
+    job = pb.Job(sink="etl", batch="3")
+    return JobsClient(job, ["k:1"], addresses, channels or Channels(), retry_timeout_ms)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((COMMITTED, COMMITTED), ()),
+        ((COMMITTED, grpc.StatusCode.UNAVAILABLE), (COMMITTED,)),  # another node may know the new one
+        (((ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ""), COMMITTED, COMMITTED), ()),
+    ],
+)
+def test_a_coordinator_is_asked_until_it_is_away(
+    serve: Serve, first: tuple[pb.JobReply, ...], second: tuple[pb.JobReply, ...]
+) -> None:
+    nodes = Scripted(*first), Scripted(*second)
+    jobs = over([serve(node) for node in nodes])
+    for _ in range(2):
+        assert jobs.commit([WINNER]).is_yours
+    assert [len(node.requests) for node in nodes] == [len(first), len(second)]
+    jobs.close()
+
+
+@pytest.mark.parametrize(("patience_ms", "timeout_s"), [(100, 1.0), (5_000, 5.0), (600_000, CALL_TIMEOUT_S)])
+def test_no_call_takes_much_longer_than_the_patience(patience_ms: int, timeout_s: float) -> None:
+    jobs = over(["127.0.0.1:1"], retry_timeout_ms=patience_ms)
+    assert jobs._ask("RenewJob", lambda stub, timeout, shown: timeout) == timeout_s
+    jobs.close()
+
+
+@pytest.mark.parametrize(
+    ("patience_ms", "asked_ms"), [(100, 100), (10 * ABORT_PATIENCE_MS, ABORT_PATIENCE_MS)]
+)
+def test_an_abort_is_not_tried_for_long(
+    monkeypatch: pytest.MonkeyPatch, patience_ms: int, asked_ms: int
+) -> None:
+    monkeypatch.setattr(JobsClient, "_ask", lambda _, method, call, patience_ms: (method, patience_ms))
+    assert over([], retry_timeout_ms=patience_ms).abort() == ("AbortJob", asked_ms)
+
+
+def test_a_commit_names_each_winner_and_an_abort_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(request: object, **_: object) -> object:
+        return request
+
+    stub = SimpleNamespace(CommitJob=asked, AbortJob=asked)
+    monkeypatch.setattr(JobsClient, "_ask", lambda _, method, call, *more: call(stub, 1.0, ()))
+    jobs, job = over([]), pb.Job(sink="etl", batch="3")
+    winner = pb.Winner(attempt=WINNER.name, producer_id=7, producer_epoch=1)
+    assert jobs.commit([WINNER]) == pb.CommitJobRequest(job=job, winners=[winner])
+    assert jobs.abort("r") == pb.AbortJobRequest(job=job, run="r")
+    assert jobs.abort() == pb.AbortJobRequest(job=job), "of whichever run it is"
+
+
+def test_a_login_that_is_refused_is_the_error_of_the_write() -> None:
+    class Refusing(Channels):
+        def authorization(self, endpoint: str) -> Metadata:
+            raise SecurityError("no such user")
+
+    with pytest.raises(WriteError, match="no such user") as refused:
+        over(["127.0.0.1:1"], Refusing()).commit([WINNER])
+    assert refused.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_call_during_which_the_client_is_closed_ends() -> None:
+    channels = Channels()
+    jobs = over(["127.0.0.1:1"], channels)
+
+    def closes(*_: object) -> pb.JobReply:
+        jobs.close()
+        assert not channels._open
+        raise ValueError("Cannot invoke RPC on closed channel!")
+
+    with pytest.raises(WriteError, match="CommitJob: the client was closed during the call"):
+        jobs._ask("CommitJob", closes)
