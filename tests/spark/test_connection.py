@@ -97,9 +97,12 @@ def test_a_lost_connection_is_tried_again_and_a_refusal_is_not(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     ],
 )
@@ -116,6 +119,7 @@ def test_what_passes_is_tried_again(client: DataClient, code: ErrorCode) -> None
         ErrorCode.INVALID_REQUEST,
         ErrorCode.INCONSISTENT_TOPIC_ID,
         ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.SNAPSHOT_NOT_FOUND,  # a cut whose records the cleaner may have taken
         ErrorCode.UNSUPPORTED_VERSION,
     ],
 )
@@ -167,6 +171,55 @@ def test_nodes_without_a_method_are_named_as_too_old(client: DataClient) -> None
     with pytest.raises(ReadError, match="a version without cuts: upgrade them") as refused:
         client.of_any_node(ask, "cuts")
     assert refused.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize(("patience_ms", "silence_s"), [(1_000, 5.0), (60_000, 30.0), (600_000, 60.0)])
+def test_a_silent_node_is_left_while_there_is_time_for_another(patience_ms: int, silence_s: float) -> None:
+    client = DataClient(["127.0.0.1:1"], retry_timeout_ms=patience_ms)
+    assert client._stall_timeout_s == silence_s
+    client.close()
+
+
+@pytest.mark.parametrize(("topic_unknown", "attempts"), [(True, 2), (False, 3)])
+def test_a_topic_that_is_not_there_is_waited_for_some_seconds_only(
+    monkeypatch: pytest.MonkeyPatch, topic_unknown: bool, attempts: int
+) -> None:
+    """Each attempt takes a third of the patience."""
+    clock, made = LeapingClock(), []
+    client = DataClient(["127.0.0.1:1"], retry_timeout_ms=120_000, clock=clock)
+    problem = connection._Problem(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "so it is", True, topic_unknown=topic_unknown
+    )
+
+    def describe(names: list[str]) -> tuple[dict[str, TopicView], connection._Problem]:
+        made.append(names)
+        clock.leapt_s += 40.0
+        return {}, problem
+
+    monkeypatch.setattr(client, "_describe_once", describe)
+    with pytest.raises(ReadError, match="so it is"):
+        client.describe(["flights"])
+    assert len(made) == attempts
+    client.close()
+
+
+def test_topics_that_no_node_lists_are_asked_for_within_bounds(
+    client: DataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    lost = connection._Problem(ErrorCode.NETWORK_EXCEPTION, "away", curable=True)
+
+    def describe(
+        names: list[str], *, only_existing: bool
+    ) -> tuple[dict[str, TopicView], connection._Problem | None]:
+        asked.append(len(names))
+        return {}, lost if names else None
+
+    monkeypatch.setattr(client, "_describe_once", describe)
+    expected = dict.fromkeys(map(str, range(connection.NAMED_AT_ONCE + 1)), TOPIC_ID)
+    with pytest.raises(ReadError, match="away"):
+        client.describe_existing([], expected)
+    assert set(asked) == {0, connection.NAMED_AT_ONCE}
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pickle
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tidegate.wire.records import (
     decode_batch,
     encode_batch,
     encode_marker,
+    parse_header,
 )
 
 from .conftest import TOPIC_ID, LeapingClock, Partition, Script, numbered_batches
@@ -363,6 +365,48 @@ def test_a_recreated_topic_is_distinguished_from_its_namesake(client: DataClient
     for accepted in (True, False):
         wanted = request(fail_on_data_loss=not accepted)
         assert fetch.deletion_is_accepted(wanted, 5, error) is accepted
+
+
+def test_a_topic_that_was_made_again_ends_the_read_at_once(
+    client: DataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> Iterator[RecordsChunk]:
+        raise ReadError(ErrorCode.INCONSISTENT_TOPIC_ID, "flights was deleted and made again")
+        yield
+
+    monkeypatch.setattr(client, "open_stream", refused)
+    assert read(client, request(fail_on_data_loss=False)) == []
+    with pytest.raises(ReadError, match="made again"):
+        read(client, request())
+
+
+def test_a_stream_whose_chunk_is_refused_is_closed(
+    client: DataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the error is kept, and with it what the read had open."""
+    closed: list[bool] = []
+
+    def stream(*_: object, **__: object) -> Iterator[RecordsChunk]:
+        try:
+            yield RecordsChunk(pb.RangeChunk(start_offset=7, next_offset=9), b"")
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr(client, "open_stream", stream)
+    with pytest.raises(ReadError, match="continues at offset 0") as refused:
+        read(client, request())
+    assert closed
+    assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_an_uncommitted_read_takes_no_list_of_aborted_transactions() -> None:
+    chunk = RecordsChunk(pb.RangeChunk(start_offset=0, next_offset=1), b"")
+    chunk.fields.aborted_transactions.add(producer_id=7, first_offset=0)
+    batch = encode_batch([NewRecord(b"k", b"v")], producer_id=7, producer_epoch=0, transactional=True)
+    for read_committed in (True, False):
+        wanted = replace(request(), read_committed=read_committed)
+        shows = fetch.visibility_of(wanted, chunk).shows(parse_header(batch), memoryview(batch), 0)
+        assert shows is not read_committed
 
 
 @pytest.mark.parametrize("message", ["gone", "OFFSET_OUT_OF_RANGE: gone", ""])

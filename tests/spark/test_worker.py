@@ -127,6 +127,18 @@ class TestSessions:
         secured.authorization("127.0.0.1:1")
         assert len(given) == 3
 
+    def test_a_session_is_over_with_the_channels_and_in_a_forked_process(
+        self, secured: Channels, given: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        secured.authorization("127.0.0.1:1")
+        secured.close()
+        secured.authorization("127.0.0.1:1")
+        assert len(given) == 2
+        process = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: process + 1)
+        secured.authorization("127.0.0.1:1")
+        assert len(given) == 3
+
     def test_a_session_that_the_node_forgot_is_not_shown_again(
         self, secured: Channels, given: list[str]
     ) -> None:
