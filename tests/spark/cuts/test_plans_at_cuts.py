@@ -15,9 +15,11 @@ from tidegate.client.consuming.cut import Cut, CutTopic, Order
 from tidegate.spark.connection import DataClient, ReadError
 from tidegate.spark.counting import count_committed, count_range
 from tidegate.spark.cuts import cut as take
+from tidegate.spark.cuts import take_cut
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.spark.options import OptionError, ReadOptions, parse_options, parse_stream_options
 from tidegate.spark.planning import PlannedRange, plan
+from tidegate.spark.streaming import driver as streaming_driver
 from tidegate.spark.streaming.driver import StreamDriver
 from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_json, to_json
 from tidegate.storage.cleaning.retention import apply_retention
@@ -273,6 +275,40 @@ def test_records_of_a_cut_that_retention_has_removed_are_an_error_or_left_out(tm
         assert read(served, parts) == [(0, each) for each in whole(STEPS[0]).inside if each >= start]
 
 
+def test_records_of_a_cut_that_go_after_the_plan_fail_its_tasks(cluster: ServedCluster) -> None:
+    """Also where the cut leaves out no transaction: none of them is known to be aborted."""
+    cut = take(cluster.bootstrap, "flights")
+    assert not cut.partitions["flights", 0].undecided
+    parts = planned(cluster, cut=cut.to_json(), assign='{"flights": [0]}')
+    log = cluster.nodes[1].replicas.replica("flights", 0).log
+
+    async def delete() -> None:
+        log.advance_log_start(1)
+
+    cluster.run(delete())
+    with pytest.raises(ReadError, match="OFFSET_OUT_OF_RANGE"):
+        read(cluster, parts)
+    client = client_of(cluster)
+    part = parts[0]
+    request = RangeRequest(part.topic, part.topic_id, 0, part.start, part.end, False, True, part.at_cut)
+    with pytest.raises(ReadError, match="OFFSET_OUT_OF_RANGE"):
+        count_range(client, request)
+    client.close()
+
+
+def test_a_cut_names_at_least_one_topic_and_leaves_no_connection_open(
+    taker: CutTaker, cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[DataClient] = []
+    close = DataClient.close
+    monkeypatch.setattr(DataClient, "close", lambda client: closed.append(client) or close(client))
+    assert list(take(cluster.bootstrap, ["flights", "flights"]).topics) == ["flights"]
+    with pytest.raises(ReadError, match="a cut needs at least one topic"):
+        take(cluster.bootstrap, [])
+    assert taker.taken == 1
+    assert len(closed) == 2
+
+
 def test_records_that_compaction_may_have_taken_from_a_cut_are_an_error(
     taker: CutTaker, cluster: ServedCluster
 ) -> None:
@@ -359,6 +395,7 @@ def test_each_transaction_is_wholly_in_the_micro_batch_after_its_commit(
     served.fill("flights", 1, [write(7, 0)], leader=2)
     stream = driver(served)
     start = again(stream.initial())
+    assert start.undecided == {}, "all that is open is above where it begins"
     one = again(stream.latest(start, unlimited=True))
     assert read(served, stream.plan(start, one)) == [(0, 2), (0, 3), (0, 4)]
     assert one.undecided == {("flights", 0): {7: 0, 8: 5, 9: 7}, ("flights", 1): {7: 0}}
@@ -392,11 +429,13 @@ def test_a_partition_that_the_answering_node_does_not_know_yet_keeps_its_positio
     options = parse_stream_options({"bootstrap": cluster.bootstrap, **given})
     stream = StreamDriver(client_of(cluster), options)
     ids = {"flights": TOPIC_ID.bytes, "other": other.bytes}
-    at = StreamOffset(ids, {("flights", 0): 0, ("other", 7): 3})
+    left_out = {("other", 7): {4711: 1}}
+    at = StreamOffset(ids, {("flights", 0): 0, ("other", 7): 3}, cut=("c", 1), undecided=left_out)
     reached = stream.latest(at, unlimited=True)
     stream.close()
     assert reached.cut is not None
     assert (reached.ids, reached.positions["other", 7]) == (ids, 3)
+    assert reached.undecided["other", 7] == {4711: 1}
 
 
 def test_an_idle_stream_takes_no_cut(taker: CutTaker, cluster: ServedCluster) -> None:
@@ -425,6 +464,28 @@ def test_a_query_that_begins_at_latest_reads_open_transactions_whole(taker: CutT
     assert read(served, other.plan(again(other.initial()), end)) == wanted
     for each in (stream, other):
         each.close()
+
+
+def test_records_that_come_while_a_cut_is_taken_are_read_once(
+    taker: CutTaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the cut those of this micro-batch, behind it those of the next one."""
+    served = taker.cluster
+    served.fill("flights", 0, [write(-1, -1)], leader=1)
+
+    def meanwhile(client: DataClient, topics: list[str]) -> Cut:
+        served.append("flights", 0, [NewRecord(b"k", b"before")])
+        cut = take_cut(client, topics)
+        served.append("flights", 0, [NewRecord(b"k", b"behind")])
+        return cut
+
+    monkeypatch.setattr(streaming_driver, "take_cut", meanwhile)
+    stream = driver(served, startingOffsets="latest")
+    start = again(stream.initial())
+    assert start.positions == {("flights", 0): 3}
+    end = again(stream.latest(start, unlimited=True))
+    assert read(served, stream.plan(start, end)) == [(0, 3), (0, 4)]
+    stream.close()
 
 
 def test_a_stream_to_what_there_is_ends_at_one_cut(taker: CutTaker, cluster: ServedCluster) -> None:

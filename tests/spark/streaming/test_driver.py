@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from tidegate.runtime.clock import ManualClock
 from tidegate.spark.connection import DataClient, ReadError, TopicView
 from tidegate.spark.options import OptionError, parse_stream_options
 from tidegate.spark.streaming.driver import StreamDriver
+from tidegate.spark.streaming.group_commits import GroupCommits
 from tidegate.spark.streaming.offsets import StreamOffset, from_json, to_json
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker
@@ -222,6 +223,39 @@ def test_where_a_new_query_begins_is_found_once(cluster: ServedCluster) -> None:
     assert stream.initial() is first
     (read,) = batches(stream)
     assert {key: len(part) for key, part in read.items()} == {("flights", 0): 5}
+
+
+def test_a_trigger_without_limits_takes_what_there_is(scripted: Script) -> None:
+    stream = driver(scripted.endpoints[0], maxOffsetsPerTrigger="5")
+    start = stream.initial()
+    assert stream.latest(start, unlimited=True).positions == {("flights", 0): 30}
+    stream.close()
+
+
+def test_a_group_gets_the_offsets_below_which_all_is_read(scripted: Script) -> None:
+    """None before the first micro-batch: nothing is read yet."""
+    stored: list[dict[tuple[str, int], int]] = []
+
+    class Commits(GroupCommits):
+        def __init__(self) -> None:
+            """Has no thread."""
+
+        def store(self, positions: Mapping[tuple[str, int], int]) -> None:
+            stored.append(dict(positions))
+
+        def close(self) -> None:
+            """Has nothing open."""
+
+    client = DataClient([scripted.endpoints[0]], retry_timeout_ms=3_000)
+    given = {"bootstrap": scripted.endpoints[0], "subscribe": "flights", "startingOffsets": "earliest"}
+    stream = StreamDriver(client, parse_stream_options(given), Commits())
+    stream.latest(stream.initial(), unlimited=True)
+    assert stored == []
+    key = "flights", 0
+    left_out = StreamOffset({"flights": TOPIC_ID}, {key: 9}, undecided={key: {7: 3}})
+    stream.latest(left_out, unlimited=True)
+    assert stored == [{key: 3}]
+    stream.close()
 
 
 def test_a_query_may_begin_above_the_start_of_an_open_transaction(tmp_path: Path) -> None:
