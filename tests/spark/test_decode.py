@@ -31,6 +31,7 @@ from tidegate.wire.records import (
     set_log_append_time,
 )
 
+OFFSET_DELTA_AT = 3  # in a record of less than 64 bytes: behind its length, attributes and time
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 FOREVER = 1 << 60
 
@@ -246,6 +247,24 @@ def test_a_piece_fits_into_arrows_columns_whatever_memory_there_is(with_headers:
         budget = Budget.of_memory(memory_bytes, "flights", with_headers=with_headers)
         assert 0 < budget.piece_cost_max < budget.record_bytes_max < 1 << 31
         assert budget.record_bytes_max <= memory_bytes // 6
+
+
+def test_headers_leave_a_piece_a_quarter_of_its_bytes() -> None:
+    plain, with_headers = (
+        Budget.of_memory(64 << 20, "flights", with_headers=given).piece_cost_max for given in (False, True)
+    )
+    assert with_headers == plain // 4
+
+
+def test_offsets_ascend_from_piece_to_piece_too() -> None:
+    """A batch of a hostile producer that is decoded record by record."""
+    chunk = bytearray(encode_batch([NewRecord(None, b"v")] * 3))
+    size = (len(chunk) - HEADER_BYTES) // 3
+    chunk[HEADER_BYTES + 2 * size + OFFSET_DELTA_AT] = 2  # that of the second one
+    alone = Budget(piece_cost_max=1, record_bytes_max=100, record_price=1)
+    with pytest.raises(KafkaError, match="a record cannot be decoded") as refused:
+        tightly(bytes(chunk), alone)
+    assert refused.value.code == ErrorCode.INVALID_RECORD
 
 
 @settings(max_examples=60, deadline=None)
