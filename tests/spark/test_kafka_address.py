@@ -71,3 +71,17 @@ def test_what_is_no_kafka_listener_names_none(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(kafka_address, "_ask", ask)
     assert kafka_address.grpc_addresses("a:1") == ()
+
+
+def test_a_listener_of_ipv6_is_asked_without_its_brackets_and_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, int, float]] = []
+
+    def ask_frame(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
+        asked.append((host, port, timeout_s))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(kafka_address, "ask_frame", ask_frame)
+    assert kafka_address.grpc_addresses("[::1]:9092") == ()
+    assert asked == [("::1", 9092, kafka_address.ANSWER_TIMEOUT_S)]

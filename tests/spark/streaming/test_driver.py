@@ -17,7 +17,7 @@ from tidegate.spark.streaming.offsets import StreamOffset, from_json, to_json
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import ControlType, NewRecord, encode_batch, encode_marker
 
-from ..conftest import TOPIC_ID, Script
+from ..conftest import TOPIC_ID, Partition, Script, numbered_batches
 from ..served import ServedCluster, Step, committed, history
 
 STEPS = {partition: history(partition, 150) for partition in range(2)}
@@ -232,29 +232,52 @@ def test_a_trigger_without_limits_takes_what_there_is(scripted: Script) -> None:
     stream.close()
 
 
+class Commits(GroupCommits):
+    """Keeps what it is told; has no thread."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[tuple[str, int], int] | str] = []
+
+    def store(self, positions: Mapping[tuple[str, int], int]) -> None:
+        self.told.append(dict(positions))
+
+    def flush(self, timeout_s: float = 0.0) -> None:
+        self.told.append("flush")
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
 def test_a_group_gets_the_offsets_below_which_all_is_read(scripted: Script) -> None:
     """None before the first micro-batch: nothing is read yet."""
-    stored: list[dict[tuple[str, int], int]] = []
-
-    class Commits(GroupCommits):
-        def __init__(self) -> None:
-            """Has no thread."""
-
-        def store(self, positions: Mapping[tuple[str, int], int]) -> None:
-            stored.append(dict(positions))
-
-        def close(self) -> None:
-            """Has nothing open."""
-
+    commits = Commits()
     client = DataClient([scripted.endpoints[0]], retry_timeout_ms=3_000)
     given = {"bootstrap": scripted.endpoints[0], "subscribe": "flights", "startingOffsets": "earliest"}
-    stream = StreamDriver(client, parse_stream_options(given), Commits())
+    stream = StreamDriver(client, parse_stream_options(given), commits)
     stream.latest(stream.initial(), unlimited=True)
-    assert stored == []
+    assert commits.told == []
     key = "flights", 0
     left_out = StreamOffset({"flights": TOPIC_ID}, {key: 9}, undecided={key: {7: 3}})
     stream.latest(left_out, unlimited=True)
-    assert stored == [{key: 3}]
+    assert commits.told == [{key: 3}]
+    stream.stop_at_present()
+    end = stream.latest(left_out, unlimited=True)
+    assert stream.latest(end, unlimited=True) is end
+    assert commits.told[1:] == [{key: 3}, {key: 30}, "flush"], "Spark ends the process then"
+    stream.close()
+    assert commits.told[-1] == "close"
+
+
+def test_few_records_wait_for_more_after_the_first_micro_batch(scripted: Script) -> None:
+    clock = ManualClock()
+    stream = driver(scripted.endpoints[0], clock, minOffsetsPerTrigger="100", maxTriggerDelay="60s")
+    at = stream.latest(stream.initial(), unlimited=False)
+    assert at.positions == {("flights", 0): 30}
+    scripted.partitions[0] = Partition(numbered_batches(11))
+    clock.advance(59.0)
+    assert stream.latest(at, unlimited=False) is at
+    clock.advance(1.0)
+    assert stream.latest(at, unlimited=False).positions == {("flights", 0): 33}
     stream.close()
 
 
