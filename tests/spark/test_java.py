@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,29 @@ def test_a_java_that_does_not_answer_is_passed_over(tmp_path: Path, monkeypatch:
     os.mkfifo(tmp_path / "never")
     monkeypatch.setattr(java, "CHECK_TIMEOUT_S", 0.2)
     assert probe(home, "JAVA_HOME") is None
+
+
+def test_a_java_that_answers_in_another_encoding_is_understood(tmp_path: Path) -> None:
+    """A message of the user's locale, or a vendor's name."""
+    home = fake_java(tmp_path / "home", "21.0.1")
+    with (home / "bin" / "java").open("ab") as script:
+        script.write(b"\necho 'Fran\xe7ais'\n")
+    found = probe(home, "JAVA_HOME")
+    assert found is not None
+    assert found.version == 21
+
+
+def test_ensure_makes_the_wrapper_for_those_who_cannot_write_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an image, whose file system is read-only when Spark runs."""
+    home = fake_java(tmp_path / "home", "21.0.1", has_vector_module=False)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    assert java.ensure().home == home
+    (made,) = (tmp_path / "environment").rglob("bin/java")
+    assert os.access(made, os.X_OK)
+    assert java_home() == made.parent.parent
 
 
 def test_without_any_java_the_message_says_what_to_do(tmp_path: Path) -> None:
