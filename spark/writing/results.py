@@ -13,9 +13,6 @@ from ...wire.errors import ErrorCode, KafkaError
 class WriteError(KafkaError):
     """A write that cannot continue.  `code` is Kafka's."""
 
-    def __reduce__(self) -> tuple[type[WriteError], tuple[ErrorCode, str]]:
-        return WriteError, (self.code, self.message)
-
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
