@@ -108,6 +108,8 @@ def _pinned(state: ClusterState, wanted: pb.PinnedCutRecord, now_ms: int) -> pb.
             ErrorCode.POLICY_VIOLATION,
             f"a cluster has at most {PINNED_CUTS_MAX} pinned cuts: unpin one, or let one expire",
         )
+    if wanted.ByteSize() > PINNED_CUT_BYTES_MAX:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, too_large(wanted.ByteSize()))
     unconfirmed = {each.pin_id for each in state.pinned_cuts.values() if not each.is_confirmed}
     if len(unconfirmed - {wanted.pin_id}) >= UNCONFIRMED_MAX:
         raise KafkaError(

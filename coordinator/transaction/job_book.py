@@ -12,13 +12,14 @@ from .jobs import Job, JobId, JobState, attempt_of
 
 class JobBook:
     """attempts: of each job the transactional ids that have an entry, in the order in which they came.
-    unfinished: the decided jobs that still have attempts.  superseded: decided jobs of a sink, by number,
-    below its last committed one."""
+    aborted: in the order of their decisions.  unfinished: the decided jobs that still have attempts.
+    superseded: decided jobs of a sink, by number, below its last committed one."""
 
     def __init__(self) -> None:
         self.jobs: dict[JobId, Job] = {}
         self.open: dict[JobId, None] = {}
         self.attempts: dict[JobId, dict[str, None]] = {}
+        self.aborted: dict[JobId, None] = {}
         self.unfinished: dict[JobId, None] = {}
         self.last_committed: dict[str, JobId] = {}
         self.superseded: dict[JobId, None] = {}
@@ -26,6 +27,7 @@ class JobBook:
 
     def replay(self, job_id: JobId, job: Job | None) -> None:
         self.open.pop(job_id, None)
+        self.aborted.pop(job_id, None)
         self.superseded.pop(job_id, None)
         if job is None:
             self.jobs.pop(job_id, None)
@@ -42,6 +44,8 @@ class JobBook:
                 self.open[job_id] = None
             elif job.state is JobState.COMMITTED:
                 self._note_committed(job_id)
+            else:
+                self.aborted[job_id] = None
             self._note_superseded(job_id)
         self._note_unfinished(job_id)
 
@@ -102,6 +106,8 @@ class JobBook:
         decided = {job_id for job_id, job in self.jobs.items() if job.state is not JobState.OPEN}
         if set(self.open) != self.jobs.keys() - decided:
             yield "the index of open jobs disagrees with the jobs"
+        if set(self.aborted) != {job_id for job_id in decided if self.jobs[job_id].state is JobState.ABORTED}:
+            yield "the index of aborted jobs disagrees with the jobs"
         if set(self.unfinished) != decided & attempts.keys():
             yield "the index of unfinished jobs disagrees with the jobs"
         committed: dict[str, int] = {}

@@ -13,7 +13,8 @@ Promises
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -56,6 +57,7 @@ from .job_events import (
     TimeoutJob,
 )
 from .jobs import (
+    ABORTED_RUNS_MAX,
     ATTEMPT_TIMEOUT_MS,
     ATTEMPTS_MAX,
     JOBS_MAX,
@@ -79,8 +81,9 @@ RENEWAL_SLACK: Final = 8
 """A deadline is set later by an eighth of the timeout, so that not every renewal needs a record."""
 BATCH_BYTES_MAX: Final = 256 << 10
 """Of the ends of attempts in one batch; one that is larger has a batch of its own."""
-UNNAMED_RETENTION_MS: Final = 3_600_000
-"""Of a job whose batch is named at random: for as long as its driver may repeat the commit."""
+ASKED_FOR_MS: Final = 3_600_000
+"""For so long a driver may repeat its commit, and a task may come late: a job that nobody else asks for,
+since its batch is named at random or nothing of it is committed, is forgotten then."""
 FAILOVER_GRACE_MS: Final = 10_000
 """No job ends earlier after an election: its tasks first have to find the coordinator."""
 
@@ -185,8 +188,8 @@ class JobDecisions:
             return True
         is_last = self.book.last_committed.get(job_id.sink) == job_id
         retention_ms = self._config.job_retention_ms
-        while_asked_ms = min(retention_ms, UNNAMED_RETENTION_MS)
-        if job_id.batch.startswith(UNNAMED):
+        while_asked_ms = min(retention_ms, ASKED_FOR_MS)
+        if job_id.batch.startswith(UNNAMED) or job.state is JobState.ABORTED:
             retention_ms = while_asked_ms
         # The clock of the coordinator that decided may be behind, and the driver still wait for its answer.
         known_until_ms = max(job.decided_ms + retention_ms, self._activated_ms + while_asked_ms)
@@ -260,15 +263,18 @@ class JobDecisions:
             limit = f"the timeout {timeout_ms} ms of job {job_id} must lie between 1 and "
             limit += f"{self._config.max_timeout_ms} ms (transaction.max.timeout.ms)"
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, limit)
-        if job is not None and job.state is JobState.OPEN:
-            if job.deadline_ms >= context.now_ms + timeout_ms:
-                return []
-        elif len(self.book.open) >= OPEN_JOBS_MAX or (job is None and len(self.book.jobs) >= JOBS_MAX):
+        is_open = job is not None and job.state is JobState.OPEN
+        if job is not None and is_open and job.deadline_ms >= context.now_ms + timeout_ms:
+            return []
+        forgotten = self._room_for(job_id)
+        is_full = job is None and len(self.book.jobs) >= JOBS_MAX and not forgotten
+        if not is_open and (len(self.book.open) >= OPEN_JOBS_MAX or is_full):
             message = f"this coordinator has {len(self.book.open)} open jobs and {len(self.book.jobs)} in all"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{message}: at most {OPEN_JOBS_MAX} and {JOBS_MAX}")
         deadline_ms = context.now_ms + timeout_ms + timeout_ms // RENEWAL_SLACK
         aborted_runs = () if job is None else job.aborted_runs
-        return [job_records.record_of(Job(job_id, JobState.OPEN, deadline_ms, aborted_runs=aborted_runs))]
+        opened = Job(job_id, JobState.OPEN, deadline_ms, aborted_runs=aborted_runs)
+        return [*forgotten, job_records.record_of(opened)]
 
     def _known(self, job_id: JobId) -> Job:
         check_job(job_id)
@@ -327,21 +333,24 @@ class JobDecisions:
         if job is None:
             return self._abort_unopened(event, context)
         names = self.book.attempts.get(job_id, {})
-        after = job.aborted(sorted(runs_of(names)) if event.run is None else [event.run])
+        after = job.aborted(_runs_of_all(names) if event.run is None else [event.run])
         if job.state is JobState.ABORTED and after is not job:  # its deadline was faster, or an operator
-            return self._decide(after, context)
+            return self._decide(after, context, is_first=False)
         if job.state is not JobState.OPEN:
             return Reply(_decided(job, is_yours=job.state is JobState.ABORTED))
         if event.run is not None and not any(is_of_run(name, event.run) for name in names):
-            return Reply(_decided(job, is_yours=False))
+            remembered = [] if after is job else [job_records.record_of(after)]
+            return Write(remembered, _decided(job, is_yours=False))
         return self._decide(replace(after, state=JobState.ABORTED), context)
 
     def _abort_unopened(self, event: AbortJob, context: Context) -> TransactionOutcome:
         """The tasks of the run may be on their way."""
-        if event.run is None or len(self.book.jobs) >= JOBS_MAX:
+        has_room = len(self.book.jobs) < JOBS_MAX or self._room_for(event.job)
+        if event.run is None or not has_room:
             return Reply(DecisionReply(None, (), False, -1))
         self._require_level()
-        return self._decide(Job(event.job, JobState.ABORTED, -1, aborted_runs=(event.run,)), context)
+        job = Job(event.job, JobState.ABORTED, -1, aborted_runs=(event.run,))
+        return self._decide(job, context, is_first=False)
 
     def _time_out(self, job_id: JobId, context: Context) -> TransactionOutcome:
         job = self.book.jobs.get(job_id)
@@ -351,11 +360,21 @@ class JobDecisions:
             return Reply(Done())
         return replace(self._decide(replace(job, state=JobState.ABORTED), context), reply=Done())
 
-    def _decide(self, job: Job, context: Context) -> Write[TransactionReply, TransactionEffect]:
+    def _decide(
+        self, job: Job, context: Context, *, is_first: bool = True
+    ) -> Write[TransactionReply, TransactionEffect]:
+        """`is_first`: of a job that was open."""
         decided = replace(job, decided_ms=context.now_ms)
-        record = job_records.record_of(decided)
-        held, effects = self._holds.tokens_of(job.id), (ContinueJob(job.id, job.state),)
-        return Write((record,), _decided(decided, is_yours=True), effects, resume=held)
+        records = [*self._room_for(job.id), job_records.record_of(decided)]
+        held, effects = self._holds.tokens_of(job.id), (ContinueJob(job.id, job.state if is_first else None),)
+        return Write(records, _decided(decided, is_yours=True), effects, resume=held)
+
+    def _room_for(self, job_id: JobId) -> list[CoordinatorRecord]:
+        """The record that forgets an aborted job where so many are remembered that a new one has no room."""
+        if job_id in self.book.jobs or len(self.book.jobs) < JOBS_MAX:
+            return []
+        aborted = (each for each in self.book.aborted if each not in self.book.attempts)
+        return [job_records.tombstone_of(each) for each in itertools.islice(aborted, 1)]
 
     # --- what follows from it -------------------------------------------------------------------------------
 
@@ -402,6 +421,12 @@ class JobDecisions:
         job = self._known(job_id)
         names = self.book.attempts.get(job_id, ())
         return Reply(JobDescription(job, tuple(self._port.transactions[name] for name in names)))
+
+
+def _runs_of_all(names: Iterable[str]) -> list[str]:
+    """The runs that an operator's abort ends; none when there are so many that these are no runs."""
+    runs = sorted(runs_of(names))
+    return runs if len(runs) <= ABORTED_RUNS_MAX else []
 
 
 def _decided(job: Job, *, is_yours: bool) -> DecisionReply:

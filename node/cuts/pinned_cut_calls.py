@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from ...controller.state.model import INTERNAL_TOPICS
-from ...controller.state.pinned_cuts import PinnedCut
+from ...controller.state.pinned_cuts import PINNED_CUT_BYTES_MAX, PinnedCut, too_large
 from ...proto import cuts_pb2 as pb
 from ...runtime import logs
 from ...wire.errors import ErrorCode, KafkaError
@@ -23,6 +23,9 @@ from .pins import listed_message, pinned_message
 log = logs.get(__name__)
 
 TOPICS_MAX: Final = 1_000
+ENTRIES_MAX: Final = PINNED_CUT_BYTES_MAX // 4
+"""Partitions and undecided transactions of a cut that a client hands in: empty ones take two bytes each,
+those of a real cut at least four."""
 CATCH_UP_S: Final = 5.0
 
 
@@ -48,6 +51,7 @@ class PinnedCutCalls:
         if not request.WhichOneof("what"):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "topics, or a cut, are to be pinned")
         if request.HasField("cut"):
+            _require_small(request.cut)
             await self._catch_up()
             cut = self._named(request.cut, caller)
             self._require_pin(caller, [topic.name for topic in cut.topics])
@@ -128,6 +132,17 @@ class PinnedCutCalls:
             if topic in INTERNAL_TOPICS:
                 message = f"{topic} is internal: no cut has it"
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+
+
+def _require_small(cut: pb.Cut) -> None:
+    """Before anything of it is copied.  The record in the metadata log is no smaller than the cut."""
+    size_bytes = cut.ByteSize()
+    if size_bytes > PINNED_CUT_BYTES_MAX:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, too_large(size_bytes))
+    entries = sum(1 + len(part.undecided) for topic in cut.topics for part in topic.partitions)
+    if entries > ENTRIES_MAX:
+        message = f"the cut has {entries} partitions and undecided transactions: at most {ENTRIES_MAX}"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, message)
 
 
 def _require_few(topics: int) -> None:

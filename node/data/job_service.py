@@ -37,6 +37,10 @@ from .coordinator_calls import Context, CoordinatorCalls, Reply
 OPEN_PATIENCE_S: Final = 5.0
 """How long OpenAttempt waits for the end of what the attempt, or the last run of its job, has left."""
 OPEN_PAUSE_S: Final = 0.02
+OPEN_PAUSE_S_MAX: Final = 0.5
+"""A marker may take long, and many tasks wait for it."""
+DESCRIBED_AT_ONCE: Final = 100
+"""Attempts, between two turns of the loop."""
 _STATES: Final = {
     JobState.OPEN: pb.OPEN, JobState.COMMITTED: pb.COMMITTED, JobState.ABORTED: pb.ABORTED
 }  # fmt: skip
@@ -135,7 +139,10 @@ class JobService(jobs_pb2_grpc.JobsServicer):
             reply = pb.DescribeJobReply(
                 job=_listed(found.job, len(found.attempts)), winners=_winners(found.job.winners)
             )
-            for entry in found.attempts:
+            may_see: dict[str, bool] = {}
+            for number, entry in enumerate(found.attempts):
+                if number and number % DESCRIBED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 named = attempt_of(entry.transactional_id)
                 assert named is not None
                 described = reply.attempts.add(
@@ -145,11 +152,13 @@ class JobService(jobs_pb2_grpc.JobsServicer):
                     state=entry.state.display_name,
                 )
                 topics: dict[str, list[int]] = {}
-                for partition in sorted(entry.partitions, key=lambda each: (each.topic, each.partition)):
-                    if self._access.allows(caller, "DescribeTopics", partition.topic):
-                        topics.setdefault(partition.topic, []).append(partition.partition)
-                for topic, partitions in topics.items():
-                    described.topics.add(topic=topic, partitions=partitions)
+                for partition in entry.partitions:
+                    topics.setdefault(partition.topic, []).append(partition.partition)
+                for topic, partitions in sorted(topics.items()):
+                    if topic not in may_see:
+                        may_see[topic] = self._access.allows(caller, "DescribeTopics", topic)
+                    if may_see[topic]:
+                        described.topics.add(topic=topic, partitions=sorted(partitions))
             return reply
 
         return await self._answer(context, request.job, "DescribeJob", call)
@@ -178,14 +187,15 @@ class JobService(jobs_pb2_grpc.JobsServicer):
 
     async def _ask_patiently(self, job: JobId, event: events.OpenAttempt) -> Any:
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + OPEN_PATIENCE_S
+        deadline_s, pause_s = loop.time() + OPEN_PATIENCE_S, OPEN_PAUSE_S
         while True:
             try:
                 return await self._ask(job, event)
             except KafkaError as error:
                 if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS or loop.time() > deadline_s:
                     raise
-            await asyncio.sleep(OPEN_PAUSE_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, OPEN_PAUSE_S_MAX)
 
 
 def _key(job: JobId) -> str:

@@ -330,7 +330,10 @@ SETTINGS: Final[dict[str, Setting]] = {
         604800000, "A transactional id that is idle for this long is forgotten.", 1
     ),
     "job.retention.ms": _int(
-        604800000, "A decided job is remembered this long; the last committed batch of a stream for ever.", 1
+        604800000,
+        "A committed job is remembered this long, an aborted one an hour at most; the last committed "
+        "batch of a stream for ever.",
+        1,
     ),
     "producer.id.expiration.ms": _int(
         86400000, "A producer id that is idle for this long is forgotten by a partition.", 1, 2**31 - 1

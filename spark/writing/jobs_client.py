@@ -67,7 +67,8 @@ class JobsClient:
         self._coordinator = ""
         self._candidates: list[str] = []
         self._asked = 0  # of `bootstrap`, in turn
-        self._lock = threading.Lock()  # over the candidates
+        self._failed_by_tls = 0  # in a row
+        self._lock = threading.Lock()  # over the candidates, and the failures
         self._is_closed = False
 
     def open_attempt(self, attempt: str, timeout_ms: int) -> pb.OpenAttemptReply:
@@ -166,8 +167,8 @@ class JobsClient:
             return self._candidates.pop(0) if self._candidates else ""
 
     def _found(self) -> list[str]:
-        """Raises WriteError when one of them is a gRPC listener, and none of the others names one."""
-        wrong = ""
+        """Raises WriteError when all of them are gRPC listeners: any other may be a broker that starts."""
+        wrong: list[str] = []
         for _ in self._bootstrap:
             address = self._bootstrap[self._asked % len(self._bootstrap)]
             self._asked += 1
@@ -175,12 +176,12 @@ class JobsClient:
                 if found := self._find(address):
                     return list(found)
             except AnswersInHttp2:
-                wrong = address
-        if wrong:
+                wrong.append(address)
+        if len(wrong) == len(self._bootstrap):
             raise WriteError(
                 ErrorCode.INVALID_REQUEST,
-                f"bootstrap {wrong} is a gRPC listener: a sink wants Kafka listeners there, on another port "
-                "(`tidegate dev` and `tidegate cluster up`: 100 below)",
+                f"bootstrap {','.join(wrong)}: gRPC listeners, where a sink wants Kafka listeners, on "
+                "another port (`tidegate dev` and `tidegate cluster up`: 100 below)",
             )
         return []
 
@@ -188,6 +189,10 @@ class JobsClient:
         """The error of a call that may be tried again; raises the one of a call that must not."""
         assert isinstance(failure, grpc.Call)
         self._coordinator = ""
+        by_tls = has_failed_by_tls(failure.details() or "")
+        with self._lock:
+            self._failed_by_tls = self._failed_by_tls + 1 if by_tls else 0
+            is_every_node = by_tls and self._failed_by_tls >= max(1, len(self._job_bootstrap))
         what = f"{method} of job {self._job.sink}/{self._job.batch}"
         detail = dict(failure.trailing_metadata() or ()).get(ERROR_KEY)
         if isinstance(detail, bytes):
@@ -213,7 +218,7 @@ class JobsClient:
                 ErrorCode.UNSUPPORTED_VERSION, f"{message}: the node has no job transactions: upgrade it"
             ) from None
         problem = WriteError(ErrorCode.NETWORK_EXCEPTION, message + protocol_advice(message))
-        if failure.code() not in _LOST or has_failed_by_tls(message):
+        if failure.code() not in _LOST or is_every_node:
             raise problem from None
         return problem
 

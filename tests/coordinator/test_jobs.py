@@ -278,6 +278,61 @@ def test_a_task_that_comes_after_its_run_is_aborted_does_not_open_the_job(
     assert outcome(later.decide(new)) == (JobState.COMMITTED, True)
 
 
+def test_an_abort_is_remembered_while_another_run_has_the_job(coordinator: Coordinator) -> None:
+    other = coordinator.prepared("0-0-run2")
+    assert outcome(coordinator.ask(AbortJob(JOB, "run1"))) == (JobState.OPEN, False)
+    assert code_of(coordinator.ask(OpenAttempt(JOB, "1-1-run1", 60_000))) is STATE
+    assert outcome(coordinator.decide(other)) == (JobState.COMMITTED, True)
+
+
+def test_an_abort_is_counted_once(coordinator: Coordinator) -> None:
+    coordinator.carries_out = False
+    coordinator.prepared("0-0-run1")
+    for run in ("run1", "run2", None):
+        coordinator.ask(AbortJob(JOB, run))
+    coordinator.ask(AbortJob(JobId("sink", "8"), "run3"))
+    decisions = [each.decided for *_, each in coordinator.effects if isinstance(each, ContinueJob)]
+    assert [each for each in decisions if each] == [JobState.ABORTED]
+
+
+def test_where_jobs_have_no_room_an_aborted_one_is_forgotten(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nobody keeps others out by jobs that come to nothing."""
+    monkeypatch.setattr(job_decisions, "JOBS_MAX", 3)
+    kept, first, second, new = (JobId("sink", batch) for batch in ("kept", "a", "b", "new"))
+    committed(coordinator, kept)
+    for job in (first, second):
+        coordinator.ask(AbortJob(job, "run1"))
+    coordinator.open("0-0-run2", new)
+    assert set(coordinator.shard.jobs.book.jobs) == {kept, second, new}
+    coordinator.ask(AbortJob(JobId("sink", "c"), "run1"))
+    assert set(coordinator.fail_over().shard.jobs.book.jobs) == {kept, new, JobId("sink", "c")}
+
+
+def test_an_aborted_job_with_attempts_is_not_forgotten_for_room(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_decisions, "JOBS_MAX", 1)
+    coordinator.prepared("0-0-run1")
+    coordinator.carries_out = False
+    coordinator.ask(AbortJob(JOB, "run1"))
+    refused = coordinator.ask(OpenAttempt(JobId("sink", "new"), "a", 1_000))
+    assert code_of(refused) is ErrorCode.POLICY_VIOLATION
+    assert outcome(coordinator.ask(AbortJob(JobId("sink", "new"), "run1"))) == (None, False)
+
+
+def test_so_many_runs_of_one_job_are_no_runs(coordinator: Coordinator) -> None:
+    """Attempts that are numbered at their end."""
+    names = [f"run1-{number}" for number in range(jobs.ABORTED_RUNS_MAX + 1)]
+    for name in names:
+        coordinator.open(name)
+    coordinator.ask(AbortJob(JOB))
+    coordinator.wait(0)
+    for name in names:
+        coordinator.open(name.replace("run1", "run2"))
+
+
 def test_an_operators_abort_ends_the_runs_that_are_there(coordinator: Coordinator) -> None:
     """Their engines try their tasks again, and would open the job anew."""
     coordinator.prepared("0-1-run1")
@@ -448,6 +503,17 @@ def test_a_batch_that_no_second_run_asks_for_is_forgotten_after_an_hour(
     assert list(made.shard.jobs.book.jobs) == [named]
 
 
+def test_an_aborted_job_is_remembered_for_as_long_as_its_tasks_may_come() -> None:
+    made = Coordinator()
+    made.config = TransactionConfig(expiration_scan_interval_ms=100)
+    made.load()
+    made.ask(AbortJob(JOB, "run1"))
+    made.wait(HOUR_MS - 5_000)
+    assert code_of(made.ask(OpenAttempt(JOB, "0-0-run1", 1_000))) is STATE
+    made.wait(10_000)
+    assert made.shard.jobs.book.jobs == {}
+
+
 def test_a_coordinator_whose_clock_is_ahead_forgets_no_decision_that_a_driver_may_ask_for(
     coordinator: Coordinator,
 ) -> None:
@@ -511,9 +577,9 @@ def test_the_number_of_everything_is_bounded(
     assert code_of(coordinator.decide(*winners)) is ErrorCode.INVALID_REQUEST
     coordinator.open("a", JobId("sink", "x"))
     assert code_of(coordinator.ask(OpenAttempt(JobId("s", "y"), "a", 1_000))) is ErrorCode.POLICY_VIOLATION
-    coordinator.ask(AbortJob(JobId("sink", "x")))
+    coordinator.decide(job=JobId("sink", "x"))
     coordinator.open("a", JobId("sink", "y"))
-    coordinator.ask(AbortJob(JobId("sink", "y")))
+    coordinator.decide(job=JobId("sink", "y"))
     assert code_of(coordinator.ask(OpenAttempt(JobId("s", "z"), "a", 1_000))) is ErrorCode.POLICY_VIOLATION
 
 

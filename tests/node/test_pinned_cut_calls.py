@@ -10,7 +10,8 @@ from uuid import UUID
 import pytest
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import CONSUMER_OFFSETS_TOPIC, PINNED_CUTS_LEVEL
-from tidegate.node.cuts.pinned_cut_calls import TOPICS_MAX, PinnedCutCalls
+from tidegate.controller.state.pinned_cuts import PINNED_CUT_BYTES_MAX
+from tidegate.node.cuts.pinned_cut_calls import ENTRIES_MAX, TOPICS_MAX, PinnedCutCalls
 from tidegate.proto import cuts_pb2 as pb
 from tidegate.proto import metadata_pb2
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -102,6 +103,8 @@ async def code_of(call: Coroutine[Any, Any, Any]) -> ErrorCode:
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 PIN_NEW = pb.PinCutRequest(name="c", retention_ms=1, topics=pb.TakeCutRequest(topics=["orders", "secret"]))
 GIVEN = pb.PinCutRequest(name="c", retention_ms=1, cut=cut((ORDERS, "orders"), (SECRET, "secret")))
+LONG = pb.Cut(cut_id="i" * (PINNED_CUT_BYTES_MAX + 1))
+MANY = pb.Cut(topics=[pb.CutTopic(topic_id=ORDERS.bytes, partitions=[pb.CutPartition()] * (ENTRIES_MAX + 1))])
 DISGUISED = pb.PinCutRequest(name="c", retention_ms=1, cut=cut((ORDERS, "orders"), (SECRET, "orders")))
 
 
@@ -129,6 +132,8 @@ async def test_a_pin_needs_both_rights_on_every_topic_that_is_meant(
         ({"topics": pb.TakeCutRequest(topics=[CONSUMER_OFFSETS_TOPIC])}, ErrorCode.INVALID_TOPIC_EXCEPTION),
         ({"topics": pb.TakeCutRequest(topics=["t"] * (TOPICS_MAX + 1))}, ErrorCode.INVALID_REQUEST),
         ({"cut": cut(*[(ORDERS, "t")] * (TOPICS_MAX + 1))}, ErrorCode.INVALID_REQUEST),
+        ({"cut": LONG}, ErrorCode.POLICY_VIOLATION),
+        ({"cut": MANY}, ErrorCode.POLICY_VIOLATION),
     ],
 )
 async def test_a_pin_that_cannot_be_meant_is_refused(what: dict[str, Any], code: ErrorCode) -> None:

@@ -112,10 +112,35 @@ def test_a_grpc_listener_where_kafkas_are_wanted_is_an_error_at_once(serve: Serv
     def find(listener: str) -> tuple[str, ...]:
         return (address,) if listener == "k:1" else grpc_addresses(listener)
 
-    with pytest.raises(WriteError, match=f"bootstrap {wrong} is a gRPC listener: .* Kafka listeners"):
-        JobsClient(pb.Job(), ["127.0.0.1:1", wrong], [], Channels(), 60_000, find=find).commit([WINNER])
+    with pytest.raises(WriteError, match=f"bootstrap {wrong}: gRPC listeners, .* wants Kafka listeners"):
+        JobsClient(pb.Job(), [wrong], [], Channels(), 60_000, find=find).commit([WINNER])
     JobsClient(pb.Job(), [wrong, "k:1"], [], Channels(), 60_000, find=find).commit([WINNER])
     assert len(node.requests) == 1
+    away = JobsClient(pb.Job(), ["127.0.0.1:1", wrong], [], Channels(), 1, find=find)
+    with pytest.raises(WriteError, match="is a broker there"):
+        away.commit([WINNER])
+
+
+class PlainTo(Channels):
+    """TLS to every other node, which has none."""
+
+    def __init__(self, *plain: str) -> None:
+        super().__init__()
+        self._plain, self._tls = plain, dict[str, grpc.Channel]()
+
+    def to(self, endpoint: str) -> grpc.Channel:
+        if endpoint in self._plain:
+            return super().to(endpoint)
+        if endpoint not in self._tls:
+            self._tls[endpoint] = grpc.secure_channel(endpoint, grpc.ssl_channel_credentials())
+        return self._tls[endpoint]
+
+
+def test_a_node_that_tls_refuses_is_passed_over_and_all_of_them_are_an_error_at_once(serve: Serve) -> None:
+    good, bad = serve(Scripted(COMMITTED)), [serve(Scripted(COMMITTED)) for _ in range(2)]
+    JobsClient(pb.Job(), ["k:1"], [*bad, good], PlainTo(good), 60_000).commit([WINNER])
+    with pytest.raises(WriteError, match=r"another protocol than kafka\.security\.protocol"):
+        JobsClient(pb.Job(), ["k:1"], bad, PlainTo(), 60_000).commit([WINNER])
 
 
 def test_listeners_are_asked_for_one_after_the_other_and_in_turn(serve: Serve) -> None:
