@@ -2,12 +2,10 @@
 
 For every chunk, in this order:
 
-1. it must continue exactly where the last one ended, without skipped or repeated offsets;
-2. every batch in it must have a valid CRC, and offsets above those before it and below the end that the chunk
-   states;
-3. the reader must know the aborted transactions of the range (a stream's first chunk has them) before it
+1. it must pass the check of `client/consuming/chunk_check.py`, without skipped or repeated offsets;
+2. the reader must know the aborted transactions of the range (a stream's first chunk has them) before it
    filters a batch;
-4. only then the position moves, and the caller gets the chunk.
+3. only then the position moves, and the caller gets the chunk.
 
 So when the stream breaks, the reader opens a new one at the position, with a new list of aborted transactions
 and a new filter, and the rows that Spark has got are exactly those below the position.
@@ -19,12 +17,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
+from ..client.consuming.chunk_check import visible_batches
 from ..client.consuming.cut import unless_aborted
 from ..client.consuming.visibility import AtCut, VisibilityFilter
 from ..proto.range_chunks import RecordsChunk
 from ..runtime.logs import get
-from ..wire.errors import ErrorCode
-from ..wire.records import BatchHeader, validate_batch
+from ..wire.errors import ErrorCode, KafkaError
+from ..wire.records import BatchHeader
 from .connection import DataClient, ReadError, StreamLost, require_at_cut
 
 log = get(__name__)
@@ -127,35 +126,13 @@ def visibility_of(request: RangeRequest, first: RecordsChunk) -> VisibilityFilte
 def check_chunk(
     request: RangeRequest, chunk: RecordsChunk, position: int, visibility: VisibilityFilter
 ) -> FetchedChunk:
-    """Checks that the chunk continues at `position` and is consistent; filters its batches."""
+    """The chunk, once it is checked (`chunk_check.py`) and filtered.  Raises ReadError."""
     place = f"{request.topic}-{request.partition}"
-    fields, records = chunk.fields, memoryview(chunk.records)
-    if fields.start_offset != position or fields.next_offset <= position:
-        raise ReadError(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"{place}: expected a chunk that continues at offset {position}, got "
-            f"[{fields.start_offset}, {fields.next_offset})",
-        )
-    visible: list[tuple[int, BatchHeader]] = []
-    at = 0
-    lowest = -1  # the first batch may begin below the position: a range may start inside a batch
-    while at < len(records):
-        header = validate_batch(records, at)
-        if (
-            header.base_offset < lowest
-            or header.last_offset < position
-            or header.last_offset >= fields.next_offset
-        ):
-            raise ReadError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"{place}: batch [{header.base_offset}, {header.last_offset}] is out of place in "
-                f"[{fields.start_offset}, {fields.next_offset})",
-            )
-        if visibility.shows(header, records, at):
-            visible.append((at, header))
-        lowest = header.next_offset
-        at += header.size_bytes
-    return FetchedChunk(records, visible)
+    try:
+        visible = visible_batches(place, chunk, position, visibility)
+    except KafkaError as error:
+        raise ReadError(error.code, error.message) from None
+    return FetchedChunk(memoryview(chunk.records), visible)
 
 
 def where_to_resume(client: DataClient, request: RangeRequest, position: int, problem: ReadError) -> int:

@@ -29,12 +29,13 @@ from ...proto.range_chunks import READ_RANGE, RecordsChunk, parse
 from ...runtime.clock import SystemClock
 from ...security.client_security import ClientSecurity
 from ...security.grpc_session import Metadata
-from ...wire.errors import ErrorCode
-from ...wire.records import decode_batch, iterate_headers, validate_batch
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import decode_batch
 from ..administration.grpc_calls import error_of, grpc_address
 from ..connecting.cluster import Backoff, Cluster
 from ..connecting.errors import ConnectionFailed, RequestError
 from ..connecting.metadata import NO_LEADER
+from .chunk_check import visible_batches
 from .cut import Cut, CutPartition
 from .fetched import ConsumerRecord, shown
 from .visibility import VisibilityFilter
@@ -169,20 +170,16 @@ class _PartitionReader:
         return VisibilityFilter(aborted, self._part.shown(self._position, self._part.end))
 
     def _shown(self, chunk: RecordsChunk, visibility: VisibilityFilter) -> Iterator[ConsumerRecord]:
-        start, end = chunk.fields.start_offset, chunk.fields.next_offset
-        if start != self._position or end <= self._position:
-            raise RequestError(
-                ErrorCode.CORRUPT_MESSAGE,
-                f"{self._topic}-{self._partition}: expected a chunk that continues at {self._position}, got "
-                f"[{start}, {end})",
-            )
+        place = f"{self._topic}-{self._partition}"
+        try:
+            visible = visible_batches(place, chunk, self._position, visibility)
+        except KafkaError as error:
+            raise RequestError(error.code, error.message) from None
         view = memoryview(chunk.records)
-        for place, header in iterate_headers(view):
-            validate_batch(view, place)
-            if visibility.shows(header, view, place):
-                for record in decode_batch(view, place):
-                    if self._position <= record.offset < self._part.end:
-                        yield shown(self._topic, self._partition, record, header.partition_leader_epoch)
+        for at, header in visible:
+            for record in decode_batch(view, at):
+                if self._position <= record.offset < self._part.end:
+                    yield shown(self._topic, self._partition, record, header.partition_leader_epoch)
 
     async def _chunks(self) -> AsyncGenerator[RecordsChunk]:
         """One stream, from the present leader.  Raises ConnectionFailed for what may pass."""

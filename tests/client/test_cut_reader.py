@@ -188,7 +188,7 @@ async def test_a_chunk_that_does_not_continue_is_no_answer(
         return chunk
 
     monkeypatch.setattr(cut_reader._PartitionReader, "_next", moved)
-    with pytest.raises(RequestError, match="expected a chunk that continues at 0") as refused:
+    with pytest.raises(RequestError, match="expected a chunk that continues at offset 0") as refused:
         await values(bootstrap, cut)
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
 

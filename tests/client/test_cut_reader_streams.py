@@ -133,6 +133,24 @@ async def test_a_batch_that_is_damaged_is_no_answer(nodes: Nodes, monkeypatch: p
         await offsets(nodes, monkeypatch, [[chunk(0, 3, damaged)]], CutPartition(0, 3, {}))
 
 
+@pytest.mark.parametrize(
+    "batches", [(written(0), written(0)), (written(0), written(9)), (written(3), written(0))]
+)
+async def test_a_chunk_whose_batches_are_out_of_place_gives_no_record(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, batches: tuple[bytes, ...]
+) -> None:
+    """No record is given twice, whatever a node sends."""
+    got: list[int] = []
+
+    async def chunks(_: _PartitionReader) -> AsyncGenerator[RecordsChunk]:
+        yield chunk(0, 9, *batches)
+
+    monkeypatch.setattr(_PartitionReader, "_chunks", chunks)
+    with pytest.raises(RequestError, match="out of place"):
+        got += [record.offset async for record in reader(nodes, CutPartition(0, 9, {})).records()]
+    assert got == []
+
+
 async def test_signs_of_life_are_waited_for_and_have_no_records(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tidegate.spark import fetch
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import FetchedChunk, RangeRequest, check_chunk, fetch_range, where_to_resume
 from tidegate.spark.retry import StallWatchdog
-from tidegate.wire.errors import ErrorCode, KafkaError
+from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import (
     ControlType,
     NewRecord,
@@ -530,7 +530,7 @@ def test_a_chunk_that_skips_or_repeats_is_refused(client: DataClient, scripted: 
 
 def test_a_damaged_batch_is_refused(client: DataClient, scripted: Script) -> None:
     scripted.partitions[0].batches[5] = scripted.partitions[0].batches[5][:-1] + b"?"
-    with pytest.raises(KafkaError, match="CRC"):
+    with pytest.raises(ReadError, match="CRC"):
         read(client, request())
 
 
