@@ -24,6 +24,9 @@ Streams beyond those that the node serves at once wait in a fair queue (`range_t
 version gets a message while it waits.  So does a reader that has used more than its quota
 (`consumer_byte_rate`): its stream gives up its place until the debt is paid.
 
+A plan of ranges lets others run every few milliseconds; then it makes sure that this node still leads in the
+same epoch, and that the range is still there, and goes on in the segments that there are by then.
+
 A count of a range takes the same three steps, piece by piece.  The log keeps what a piece has counted, so a
 caller that times out and asks again does not start from the beginning.
 """
@@ -79,6 +82,8 @@ QUEUE_STALL_S: Final = 60.0  # when no stream makes progress for so long, waitin
 SAMPLE_BYTES_MAX: Final = 16 << 20  # of the one batch by which compression is judged
 ENTRIES_MAX: Final = 10_000  # of one request: four megabytes can claim two millions
 ENTRIES_AT_ONCE: Final = 100  # then other clients have their turn on the loop
+CHEAP_AT_ONCE: Final = 1_000  # likewise, of what costs less than a microsecond
+PLANNING_S: Final = 0.002  # likewise, when a segment or some ranges of a plan are done
 COUNT_ATTEMPTS: Final = 5  # the cleaner or a truncation may change the log while it is counted
 RANGES_MAX: Final = 100_000  # of one answer
 CLIENT_ID: Final = ""  # of all readers: they share the quota of their user
@@ -201,7 +206,9 @@ class DataService:
     ) -> pb.PlanRangesReply:
         async def work() -> pb.PlanRangesReply:
             self._access.require(self._access.caller(context), "PlanRanges", request.topic)
-            return await self._plan_ranges(request)
+            reply = pb.PlanRangesReply()
+            await self._plan_ranges(request, reply)
+            return reply
 
         return await self._answer(context, request.topic, request.partition, work())
 
@@ -298,16 +305,19 @@ class DataService:
     ) -> pb.PlanManyRangesReply:
         caller = self._access.caller(context)
         _require_few(len(request.partitions), "partitions")
+        await _require_distinct(request.partitions)
         reply = pb.PlanManyRangesReply()
         ranges = 0
         for each in request.partitions:
             answer = reply.partitions.add(topic=each.topic, partition=each.partition, log_start_offset=-1)
             try:
                 self._access.require(caller, "PlanManyRanges", each.topic)
-                answer.ranges.extend((await self._plan_ranges(each)).ranges)
+                await self._plan_ranges(each, answer)
                 if request.estimate_decompressed:
                     await self._estimate_decompressed(each, answer.ranges)
             except (KafkaError, OSError) as failure:
+                ranges += len(answer.ranges)  # they cost as much as those that are answered
+                del answer.ranges[:]
                 error, answer.log_start_offset = self._judged(failure, each.topic, each.partition)
                 answer.error_code = error.code
                 answer.error_message = error.message
@@ -333,24 +343,35 @@ class DataService:
                 "compression_not_estimated", topic=request.topic, partition=request.partition, reason=error
             )
             return
-        for part in ranges:
+        for number, part in enumerate(ranges):
+            if number % CHEAP_AT_ONCE == CHEAP_AT_ONCE - 1:
+                await asyncio.sleep(0)
             part.decompressed_bytes_estimated = int(part.bytes_estimated * ratio)
 
-    async def _plan_ranges(self, request: pb.PlanRangesRequest) -> pb.PlanRangesReply:
+    async def _plan_ranges(
+        self, request: pb.PlanRangesRequest, answer: pb.PlanRangesReply | pb.PartitionRanges
+    ) -> None:
+        """Adds the ranges to the answer; those that it has added when it fails mean nothing."""
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
         self._require_range(replica, request.start, request.end, replica.log.high_watermark)
-        ranges = split_range(
+        pinned = _Pinned(replica, replica.leader_epoch)
+        now = asyncio.get_running_loop().time
+        began = now()
+        for pieces in split_range(
             replica.log, request.start, request.end, max(TARGET_BYTES_MIN, request.target_bytes)
-        )
-        if len(ranges) > RANGES_MAX:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"splits of {request.target_bytes} bytes would make {len(ranges)} ranges: ask for "
-                "larger ones",
-            )
-        return pb.PlanRangesReply(
-            ranges=[pb.Range(start=start, end=end, bytes_estimated=size) for start, end, size in ranges]
-        )
+        ):
+            for start, end, size in pieces:
+                answer.ranges.add(start=start, end=end, bytes_estimated=size)
+            if len(answer.ranges) > RANGES_MAX:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"splits of {request.target_bytes} bytes would make more than {RANGES_MAX} ranges: ask "
+                    "for larger ones",
+                )
+            if now() - began >= PLANNING_S:
+                await asyncio.sleep(0)
+                self._require_still_led(request, pinned, request.start)
+                began = now()
 
     async def _count(self, request: pb.CountRecordsRequest) -> pb.CountRecordsReply:
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
@@ -497,8 +518,11 @@ class DataService:
                 if request.accepts_waiting:
                     yield _waiting(position)
 
-    def _require_still_pinned(
-        self, request: pb.ReadRangeRequest | pb.CountRecordsRequest, pinned: _Pinned, position: int
+    def _require_still_led(
+        self,
+        request: pb.ReadRangeRequest | pb.CountRecordsRequest | pb.PlanRangesRequest,
+        pinned: _Pinned,
+        position: int,
     ) -> None:
         now = self._leading(request.topic, request.topic_id, request.partition, pinned.leader_epoch)
         if now is not pinned.replica:
@@ -508,11 +532,17 @@ class DataService:
             )
         if position < now.log.log_start_offset:
             raise _out_of_range(now, position, request.end)
-        if request.HasField("settled_end") and now.log.cleaned_at_most > request.settled_end:
+
+    def _require_still_pinned(
+        self, request: pb.ReadRangeRequest | pb.CountRecordsRequest, pinned: _Pinned, position: int
+    ) -> None:
+        self._require_still_led(request, pinned, position)
+        cleaned_at_most = pinned.replica.log.cleaned_at_most
+        if request.HasField("settled_end") and cleaned_at_most > request.settled_end:
             raise KafkaError(
                 ErrorCode.SNAPSHOT_NOT_FOUND,
                 f"{request.topic}-{request.partition} may have been compacted since the cut, up to "
-                f"{now.log.cleaned_at_most}; it is settled up to {request.settled_end}: take another cut, "
+                f"{cleaned_at_most}; it is settled up to {request.settled_end}: take another cut, "
                 "and pin it",
             )
 
@@ -624,6 +654,21 @@ def _require_few(count: int, entries: str) -> None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"{count} {entries} in one request: at most {ENTRIES_MAX}"
         )
+
+
+async def _require_distinct(partitions: Iterable[pb.PlanRangesRequest]) -> None:
+    """Raises KafkaError when one is named twice: a short request could ask for much work by that."""
+    named: set[tuple[str, int]] = set()
+    for number, each in enumerate(partitions):
+        if number % CHEAP_AT_ONCE == CHEAP_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        place = each.topic, each.partition
+        if place in named:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"{each.topic}-{each.partition} is named twice in one request: name it once",
+            )
+        named.add(place)
 
 
 def _waiting(position: int) -> RecordsChunk:

@@ -12,18 +12,21 @@ batch is in the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import BatchHeader, decode_batch
 from ..segment.batch_scan import scan_batches
 from ..segment.segment import Segment
+from ..segment.segment_list import Segments
 from ..segment.time_index import NO_TIMESTAMP
 from .admission import CHEAP_COMPRESSED_BYTES, CHEAP_RECORDS_LOOKED_INTO, CHEAP_UNFOLDED_BYTES
 from .log import Log
 
 CHEAP_BATCH_BYTES = 1 << 20
+PIECES_AT_ONCE = 256
+"""So many pieces of a split range are some tenths of a millisecond."""
 _COMPRESSION_MASK = 0x07
 
 
@@ -246,35 +249,64 @@ def _is_rather(found: TimestampOffset, best: TimestampOffset | None) -> bool:
     return best is None or (found.timestamp_ms, -found.offset) > (best.timestamp_ms, -best.offset)
 
 
-def split_range(log: Log, start: int, end: int, target_bytes: int) -> list[OffsetRange]:
+def split_range(log: Log, start: int, end: int, target_bytes: int) -> Iterator[list[OffsetRange]]:
     """[start, end) in pieces of about `target_bytes`, split at batch boundaries that the index knows; no data
     is read.
 
-    A piece may be larger than the target by one index interval or one batch.  Empty for an empty range.
-    Raises KAFKA_STORAGE_ERROR.
+    A piece may be larger than the target by one index interval or one batch.  No piece for an empty range.
+
+    The pieces come at most PIECES_AT_ONCE together, and those of one segment together, mostly none: in
+    between the caller may let others run.  It looks then whether the range is still in the log; the split
+    goes on in the segments that there are by then.  A piece costs some binary searches, however many entries
+    it spans.  Raises KAFKA_STORAGE_ERROR.
     """
-    with log.local.health.reading("a look-up"):
-        return _split(
-            log.segments, max(start, log.log_start_offset), min(end, log.log_end_offset), target_bytes
-        )
+    assert target_bytes > 0
+    start, end = max(start, log.log_start_offset), min(end, log.log_end_offset)
+    begun = OffsetRange(start, start, 0)  # the piece that is not complete, with what was counted so far
+    while begun.start < end and begun.end < end:
+        with log.local.health.reading("a look-up"):
+            segment = _segment_from(log.segments, begun.end)
+            if segment is None or segment.base_offset >= end:
+                break  # truncated meanwhile; or a gap between segments is left of the range
+            pieces, begun = _split(segment, begun, end, target_bytes)
+        yield pieces
+    if begun.start < end:
+        yield [begun._replace(end=end)]
 
 
-def _split(segments: Sequence[Segment], start: int, end: int, target_bytes: int) -> list[OffsetRange]:
+def _segment_from(segments: Segments, offset: int) -> Segment | None:
+    """The segment that holds `offset`, or the first one after it."""
+    at = segments.index_of(offset)
+    if segments[at].next_offset <= offset:
+        at += 1  # a gap between two segments
+    return segments[at] if at < len(segments) else None
+
+
+def _split(
+    segment: Segment, begun: OffsetRange, end: int, target_bytes: int
+) -> tuple[list[OffsetRange], OffsetRange]:
+    """The pieces that end in this segment, PIECES_AT_ONCE at most, and the piece that begins behind them."""
+    assert max(begun.end, segment.base_offset) < end
+    assert begun.end < segment.next_offset
+    piece_start, counted_to, piece_bytes = begun
+    is_whole = counted_to <= segment.base_offset and segment.next_offset <= end
+    if not segment.size_bytes or (is_whole and piece_bytes + segment.size_bytes <= target_bytes):
+        # no entry is that far from the piece's start: the index need not be read
+        return [], OffsetRange(piece_start, segment.next_offset, piece_bytes + segment.size_bytes)
+    index = segment.index
+    first = max(0, index.floor(counted_to))
+    stop = max(index.ceiling(end), first + 1)
+    position = index.entry(first)[1]
     pieces: list[OffsetRange] = []
-    piece_start, piece_bytes = start, 0
-    for segment in segments:
-        if segment.next_offset <= start or segment.base_offset >= end or not segment.size_bytes:
-            continue
-        index = segment.index
-        low = max(0, index.floor(start))
-        high = index.ceiling(end)
-        for at in range(low, max(high, low + 1)):
-            offset, position = index.entry(at)
-            if piece_bytes >= target_bytes and offset > piece_start:
-                pieces.append(OffsetRange(piece_start, offset, piece_bytes))
-                piece_start, piece_bytes = offset, 0
-            following = index.entry(at + 1)[1] if at + 1 < len(index) else segment.size_bytes
-            piece_bytes += following - position
-    if piece_start < end:
-        pieces.append(OffsetRange(piece_start, end, piece_bytes))
-    return pieces
+    while len(pieces) < PIECES_AT_ONCE:
+        at = max(first, index.ceiling_position(position + target_bytes - piece_bytes))
+        if at < stop and index.entry(at)[0] <= piece_start:
+            at = index.floor(piece_start) + 1  # a cleaned segment took the place of others meanwhile
+        if at >= stop:
+            behind = index.entry(stop)[1] if stop < len(index) else segment.size_bytes
+            return pieces, OffsetRange(piece_start, segment.next_offset, piece_bytes + behind - position)
+        offset, split_at = index.entry(at)
+        # compaction may have left a gap at the range's end
+        pieces.append(OffsetRange(piece_start, min(offset, end), piece_bytes + split_at - position))
+        piece_start, piece_bytes, position, first = offset, 0, split_at, at
+    return pieces, OffsetRange(piece_start, piece_start, 0)

@@ -76,6 +76,11 @@ class OffsetIndex:
         """Index of the last entry whose position is not above `position`; -1 when there is none."""
         return bisect_right(self._positions, position) - 1
 
+    def ceiling_position(self, position: int) -> int:
+        """Index of the first entry whose position is at or above `position`; the length when there is
+        none."""
+        return bisect_left(self._positions, position)
+
     def stretch(
         self, offset: int, max_bytes: int, upper_offset: int, end_offset: int, end: int
     ) -> tuple[int, int, int, int, int, int] | None:

@@ -23,6 +23,7 @@ from tidegate.runtime.network import grpc_channel_blocking
 from tidegate.spark.connection import DataClient, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.storage.cleaning.cleaner import CleaningResult, clean_now
+from tidegate.storage.log.lookup import OffsetRange, split_range
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker
@@ -223,7 +224,9 @@ def test_a_topic_that_is_named_many_times_is_described_once(cluster: ServedClust
         ("Offsets", lambda count: pb.OffsetsRequest(topic="flights", queries=[pb.OffsetQuery()] * count)),
         (
             "PlanManyRanges",
-            lambda count: pb.PlanManyRangesRequest(partitions=[pb.PlanRangesRequest()] * count),
+            lambda count: pb.PlanManyRangesRequest(
+                partitions=[pb.PlanRangesRequest(partition=number) for number in range(count)]
+            ),
         ),
     ],
 )
@@ -235,6 +238,81 @@ def test_a_request_that_claims_too_many_entries_is_refused(
     with pytest.raises(grpc.RpcError, match="at most 10000") as caught:
         call(request_of(data_service.ENTRIES_MAX + 1))
     assert detail_of(caught.value).error_code == ErrorCode.INVALID_REQUEST
+
+
+def plan_of(topic: str, partition: int, end: int, target_bytes: int = 0) -> pb.PlanRangesRequest:
+    return pb.PlanRangesRequest(
+        topic=topic, partition=partition, leader_epoch=-1, end=end, target_bytes=target_bytes
+    )
+
+
+def test_a_partition_that_is_named_twice_is_refused(cluster: ServedCluster) -> None:
+    stub, (one, other) = stub_of(cluster, 1), (plan_of(topic, 0, 10) for topic in ("flights", "open"))
+    assert len(stub.PlanManyRanges(pb.PlanManyRangesRequest(partitions=[one, other])).partitions) == 2
+    again = plan_of("flights", 0, 20, target_bytes=1 << 20)
+    with pytest.raises(grpc.RpcError, match="flights-0 is named twice") as caught:
+        stub.PlanManyRanges(pb.PlanManyRangesRequest(partitions=[one, other, again]))
+    assert detail_of(caught.value).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_split_into_too_many_ranges_ends_early_and_counts(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(*asked: Any) -> Iterator[list[OffsetRange]]:
+        for pieces in split_range(*asked):
+            made.append(len(pieces))
+            yield pieces
+
+    monkeypatch.setattr(data_service, "split_range", counted)
+    wanted = [plan_of("flights", 0, cluster.end("flights", 0)), plan_of("open", 0, 10)]
+    stub = stub_of(cluster, 1)
+    whole = len(stub.PlanRanges(wanted[0]).ranges)
+    most, of_segment = 10, max(made)
+    assert whole == sum(made) > 3 * (most + of_segment)
+    monkeypatch.setattr(data_service, "RANGES_MAX", most)
+    made.clear()
+    with pytest.raises(grpc.RpcError, match="more than 10 ranges: ask for larger") as caught:
+        stub.PlanRanges(wanted[0])
+    assert detail_of(caught.value).error_code == ErrorCode.INVALID_REQUEST
+    assert most < sum(made) <= most + of_segment
+    (refused,) = stub.PlanManyRanges(pb.PlanManyRangesRequest(partitions=wanted)).partitions
+    assert (refused.error_code, len(refused.ranges)) == (ErrorCode.INVALID_REQUEST, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [("moves", ErrorCode.NOT_LEADER_OR_FOLLOWER), ("begins later", ErrorCode.OFFSET_OUT_OF_RANGE)],
+)
+def test_a_plan_gives_way_and_looks_again_whether_it_may_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, code: ErrorCode
+) -> None:
+    with ServedCluster(tmp_path) as cluster:
+        cluster.fill("flights", 0, history(3, 300), leader=1)
+        log = cluster.nodes[1].replicas.replica("flights", 0).log
+
+        async def others() -> None:
+            if change == "moves":
+                await cluster._apply_leader("flights", TOPIC_ID, 0, 2, 3)
+            else:
+                log.advance_log_start(20)
+
+        def meanwhile(*asked: Any) -> Iterator[list[OffsetRange]]:
+            for number, pieces in enumerate(split_range(*asked)):
+                if number == 1:
+                    tasks.append(asyncio.create_task(others()))  # runs when the plan gives way
+                yield pieces
+
+        tasks: list[asyncio.Task[None]] = []
+        request, stub = plan_of("flights", 0, cluster.end("flights", 0)), stub_of(cluster, 1)
+        at_once = stub.PlanRanges(request)
+        monkeypatch.setattr(data_service, "PLANNING_S", 0.0)
+        assert stub.PlanRanges(request) == at_once
+        monkeypatch.setattr(data_service, "split_range", meanwhile)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.PlanRanges(request)
+    assert detail_of(caught.value).error_code == code
 
 
 @pytest.mark.parametrize("codec", list(Compression))
@@ -498,10 +576,10 @@ def test_a_partition_that_is_deleted_meanwhile_fails_alone(
 ) -> None:
     original = data_service.DataService._plan_ranges
 
-    async def deleted_meanwhile(self: Any, request: pb.PlanRangesRequest) -> pb.PlanRangesReply:
+    async def deleted_meanwhile(self: Any, request: pb.PlanRangesRequest, answer: Any) -> None:
         if request.topic == "gone":
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "its records are gone")
-        return await original(self, request)
+        await original(self, request, answer)
 
     monkeypatch.setattr(data_service.DataService, "_plan_ranges", deleted_meanwhile)
     wanted = [

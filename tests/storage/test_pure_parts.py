@@ -319,6 +319,7 @@ def test_an_offset_index_finds_what_a_scan_finds_and_survives_its_file(
         assert again.ceiling(probe) == sum(1 for row in rows if row[0] < probe)
     for probe in range(0, position + 2, 99):
         assert again.floor_position(probe) == sum(1 for row in rows if row[1] <= probe) - 1
+        assert again.ceiling_position(probe) == sum(1 for row in rows if row[1] < probe)
     assert [again.entry(i) for i in range(len(again))] == rows
 
 
