@@ -24,6 +24,11 @@ Streams beyond those that the node serves at once wait in a fair queue (`range_t
 version gets a message while it waits.  So does a reader that has used more than its quota
 (`consumer_byte_rate`): its stream gives up its place until the debt is paid.
 
+The chunks of all streams are bounded in bytes.  A stream that must make room, since its reader does not take
+its chunk, ends with its connection: while a message waits for its reader, gRPC's server for asyncio neither
+ends a call with an error nor frees the message.  To the reader this is a node that was lost: it connects
+again, and asks for the rest.
+
 A plan of ranges lets others run every few milliseconds; then it makes sure that this node still leads in the
 same epoch, and that the range is still there, and goes on in the segments that there are by then.
 
@@ -35,8 +40,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -52,6 +58,8 @@ from ...replication.fetching.offsets import LATEST
 from ...replication.manager import ReplicaManager
 from ...replication.replica.replica import Replica
 from ...runtime import logs
+from ...runtime.calm_logs import RateLimitedLines
+from ...runtime.network import shut_connections_of
 from ...security.quotas import QuotaKind
 from ...storage.log.bulk_read import AbortedOfRange, BulkRead, begin_bulk_read
 from ...storage.log.counting import AtCut, CountInvalidated, begin_count, count_stop
@@ -64,7 +72,7 @@ from ...wire.records import HEADER_BYTES, parse_header
 from ..serving.batch_threads import BatchThreads
 from ..serving.grpc_callers import GrpcAccess
 from ..serving.throttling import Throttling
-from .range_turns import RangeTurns, Turn
+from .range_turns import ACTIVE_MAX, HELD_BYTES_MAX, RangeTurns, Turn
 
 log = logs.get(__name__)
 
@@ -73,7 +81,7 @@ Reply = TypeVar("Reply")
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Data"].full_name
 ERROR_DETAIL_KEY: Final = "tidegate-error-bin"
 CHUNK_BYTES_DEFAULT: Final = 1 << 20
-CHUNK_BYTES_MAX: Final = 8 << 20  # but one batch may be larger, and is then sent alone
+CHUNK_BYTES_MAX: Final = HELD_BYTES_MAX // ACTIVE_MAX  # but one batch may be larger, and is then sent alone
 TARGET_BYTES_MIN: Final = 1 << 10
 READ_THREADS: Final = 2
 PARK_AFTER_S: Final = 2.0  # a stream whose reader leaves a chunk for so long loses its turn
@@ -132,6 +140,7 @@ class DataService:
         self._cluster = cluster
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
         self._turns = RangeTurns()
+        self._ended = RateLimitedLines(log, "range_read_ended", "range_reads_ended")
         # One at a time, and not in the threads of the reads: a log that an older version has written is
         # walked over.
         self._counts = ThreadPoolExecutor(1, thread_name_prefix="count")
@@ -235,11 +244,13 @@ class DataService:
         try:
             caller = self._access.caller(context)
             self._access.require(caller, "ReadRange", request.topic)
-            turn = self._turns.enter(granted.set, now())
+            end = partial(self._end, request, context.peer())
+            turn = self._turns.enter(granted.set, end, now())
             async for chunk in self._chunks(request, turn, granted, caller.principal.name):
                 # the right may be taken back, and the session may end, while the stream waits
                 self._access.require(caller, "ReadRange", request.topic)
-                yield chunk
+                with self._parking(turn):
+                    yield chunk
         except (KafkaError, OSError) as error:
             await self._abort(context, request.topic, request.partition, error)
         finally:
@@ -422,7 +433,7 @@ class DataService:
         loop = asyncio.get_running_loop()
         async for note in self._until_paid(request, turn, granted, request.start, user):
             yield note
-        async for note in self._until_active(request, turn, granted, request.start):
+        async for note in self._until_granted(request, turn, granted, request.start):
             yield note
         replica = self._leading(request.topic, request.topic_id, request.partition, request.leader_epoch)
         self._require_settled(request, replica)
@@ -439,6 +450,11 @@ class DataService:
                     f"transactions from the range since the read began: ask again from {position} on",
                 )
             read = begin_bulk_read(replica.log, position, chunk_bytes, request.end)
+            if not self._turns.hold(turn, read.length):
+                async for note in self._until_granted(request, turn, granted, position):
+                    yield note
+                self._require_still_pinned(request, pinned, position)
+                continue
             try:
                 records, next_offset = await asyncio.get_running_loop().run_in_executor(self._pool, read.run)
             except OSError as error:
@@ -461,24 +477,44 @@ class DataService:
                     )
                 aborted.note_told()
             size = len(records)
-            parking = loop.call_later(PARK_AFTER_S, self._park, turn, size)
-            try:
-                yield RecordsChunk(fields, records)
-            finally:
-                parking.cancel()
+            yield RecordsChunk(fields, records)
             position = next_offset
-            granted.clear()
             self._turns.sent(turn, size, loop.time())
             self._throttling.charge_client(QuotaKind.FETCH, user, CLIENT_ID, size)
             if position < request.end:
                 async for note in self._until_paid(request, turn, granted, position, user):
                     yield note
-                async for note in self._until_active(request, turn, granted, position):
+                async for note in self._until_granted(request, turn, granted, position):
                     yield note
             self._require_still_pinned(request, pinned, position)  # the reader may have taken its time
 
-    def _park(self, turn: Turn, size: int) -> None:
-        self._turns.park(turn, size, asyncio.get_running_loop().time())
+    @contextmanager
+    def _parking(self, turn: Turn) -> Iterator[None]:
+        """For as long as the reader does not take a message: the turn is given away, also one that comes only
+        then."""
+        loop = asyncio.get_running_loop()
+        parking: asyncio.TimerHandle
+
+        def park() -> None:
+            nonlocal parking
+            self._park(turn)
+            parking = loop.call_later(PARK_AFTER_S, park)
+
+        parking = loop.call_later(PARK_AFTER_S, park)
+        try:
+            yield
+        finally:
+            parking.cancel()
+
+    def _park(self, turn: Turn) -> None:
+        self._turns.park(turn, asyncio.get_running_loop().time())
+
+    def _end(self, request: pb.ReadRangeRequest, peer: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._ended.line(
+            loop.time(), request.topic, topic=request.topic, partition=request.partition, reader=peer
+        )
+        loop.run_in_executor(self._pool, shut_connections_of, peer)
 
     async def _until_paid(
         self,
@@ -490,24 +526,24 @@ class DataService:
     ) -> AsyncIterator[RecordsChunk]:
         """Waits until the reader may read on by its quota, and then for its turn."""
         while (debt_s := self._throttling.debt_s(QuotaKind.FETCH, user, CLIENT_ID)) > 0:
-            self._park(turn, 0)
+            self._park(turn)
             await asyncio.sleep(min(debt_s, WAITING_NOTE_S))
             if request.accepts_waiting:
                 yield _waiting(position)
         if not turn.is_active:
-            granted.clear()
             self._turns.sent(turn, 0, asyncio.get_running_loop().time())
 
-    async def _until_active(
+    async def _until_granted(
         self, request: pb.ReadRangeRequest, turn: Turn, granted: asyncio.Event, position: int
     ) -> AsyncIterator[RecordsChunk]:
-        """Waits for the turn and yields a message from time to time.  Fails only when no stream of the node
-        makes progress."""
+        """Waits for the turn, or for room, and yields a message from time to time.  Fails only when no stream
+        of the node makes progress."""
         loop = asyncio.get_running_loop()
-        while not turn.is_active:
+        while not turn.may_read:
             try:
                 async with asyncio.timeout(WAITING_NOTE_S):
                     await granted.wait()
+                granted.clear()
             except TimeoutError:
                 if loop.time() - self._turns.progress_at >= QUEUE_STALL_S:
                     raise KafkaError(
@@ -517,6 +553,8 @@ class DataService:
                     ) from None
                 if request.accepts_waiting:
                     yield _waiting(position)
+                if turn.is_parked:
+                    self._turns.sent(turn, 0, loop.time())
 
     def _require_still_led(
         self,

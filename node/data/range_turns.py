@@ -6,8 +6,11 @@ A read is in one of these states:
 - *waiting*: it is in the queue; when an active read ends, parks or yields, the first read of the queue
   becomes active;
 - *parked*: its reader has not taken a chunk for a while, so that it holds a chunk in memory and needs no
-  turn; when the reader takes the chunk, the read queues again.  Parked chunks are bounded in bytes: where
-  they reach the bound, a read keeps its turn.
+  turn; when the reader takes the chunk, the read queues again.
+
+All reads together hold chunks of `held_bytes_max`, or one batch that is larger.  A read has room for a chunk
+before it reads it.  Where there is none, the parked read that has held its chunk longest is ended, and its
+reader asks again; where no read is parked, the active ones send or park first.
 
 A read that has sent `turn_bytes` while others wait goes to the end of the queue: a long range does not delay
 the short ones.
@@ -27,18 +30,26 @@ from ...wire.errors import ErrorCode, KafkaError
 
 ACTIVE_MAX: Final = 128
 WAITING_MAX: Final = 4096
-PARKED_BYTES_MAX: Final = 256 << 20
+HELD_BYTES_MAX: Final = 256 << 20
 TURN_BYTES: Final = 64 << 20
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One read's place; `on_granted` is called when it becomes active after it had to wait."""
+    """One read's place; `on_granted` is called when it becomes active, or has room, after it had to wait, and
+    `on_ended` when its chunk must leave the memory."""
 
     on_granted: Callable[[], None]
+    on_ended: Callable[[], None]
     is_active: bool = False
-    parked_bytes: int = 0
+    is_parked: bool = False
+    held_bytes: int = 0
+    wanted_bytes: int = 0
     sent_bytes: int = 0
+
+    @property
+    def may_read(self) -> bool:
+        return self.is_active and not self.wanted_bytes
 
 
 class RangeTurns:
@@ -49,16 +60,18 @@ class RangeTurns:
         *,
         active_max: int = ACTIVE_MAX,
         waiting_max: int = WAITING_MAX,
-        parked_bytes_max: int = PARKED_BYTES_MAX,
+        held_bytes_max: int = HELD_BYTES_MAX,
         turn_bytes: int = TURN_BYTES,
     ) -> None:
         self._active_max = active_max
         self._waiting_max = waiting_max
-        self._parked_bytes_max = parked_bytes_max
+        self._held_bytes_max = held_bytes_max
         self._turn_bytes = turn_bytes
         self._active = 0
-        self._parked_bytes = 0
+        self._held_bytes = 0
         self._waiting: deque[Turn] = deque()
+        self._without_room: deque[Turn] = deque()
+        self._parked: dict[Turn, None] = {}  # those that hold a chunk, the longest first
         self.progress_at = 0.0
 
     @property
@@ -69,7 +82,11 @@ class RangeTurns:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def enter(self, on_granted: Callable[[], None], now: float) -> Turn:
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
+
+    def enter(self, on_granted: Callable[[], None], on_ended: Callable[[], None], now: float) -> Turn:
         """A place for a new read, active at once where one is free; raises THROTTLING_QUOTA_EXCEEDED when the
         queue is full."""
         if len(self._waiting) >= self._waiting_max:
@@ -78,7 +95,7 @@ class RangeTurns:
                 f"{self._active} range reads are in progress and {len(self._waiting)} wait for their "
                 "turn: try again",
             )
-        turn = Turn(on_granted)
+        turn = Turn(on_granted, on_ended)
         if not self._waiting:
             self.progress_at = now  # the queue begins with this read, or there is none
         self._queue(turn)
@@ -88,36 +105,57 @@ class RangeTurns:
         """The read is over, in whatever state it was."""
         if turn.is_active:
             self._end_turn(turn, now)
-        elif turn.parked_bytes:
-            self._unpark(turn)
         elif turn in self._waiting:
             self._waiting.remove(turn)
+        self._want_nothing(turn)
+        self._release(turn)
+        self._give_room()
 
-    def park(self, turn: Turn, held_bytes: int, now: float) -> None:
-        """The reader does not take the chunk: the turn goes to another read, unless the parked chunks reach
-        their bound."""
-        held_bytes = max(1, held_bytes)
-        if turn.is_active and self._parked_bytes + held_bytes <= self._parked_bytes_max:
-            turn.parked_bytes = held_bytes
-            self._parked_bytes += held_bytes
+    def hold(self, turn: Turn, chunk_bytes: int) -> bool:
+        """Whether an active read has room for its next chunk; if not, it waits until it `may_read`, and asks
+        again."""
+        assert turn.may_read
+        if chunk_bytes > turn.held_bytes:
+            self._release(turn)
+            turn.wanted_bytes = chunk_bytes
+            if self._without_room or not self._take_room(turn):
+                self._without_room.append(turn)
+                self._give_room()
+        return turn.may_read
+
+    def park(self, turn: Turn, now: float) -> None:
+        """The reader does not take what it is sent, or may not read on: the turn goes to another read."""
+        if turn.is_active:
+            turn.is_parked = True
+            if turn.held_bytes:
+                self._parked[turn] = None
+            self._want_nothing(turn)
             self._end_turn(turn, now)
+            self._give_room()
 
     def sent(self, turn: Turn, sent_bytes: int, now: float) -> None:
-        """The reader has taken a chunk.  Afterwards the turn may be over: look at `is_active`."""
+        """The reader has taken what it was sent.  Afterwards the turn may be over: look at `is_active`."""
         self.progress_at = now
         turn.sent_bytes += sent_bytes
-        if turn.parked_bytes:
-            self._unpark(turn)
+        self._release(turn)
+        if turn.is_parked:
+            turn.is_parked = False
             self._queue(turn)
         elif turn.is_active and self._waiting and turn.sent_bytes >= self._turn_bytes:
             self._end_turn(turn, now)
             self._queue(turn)
+        self._give_room()
 
     def validate(self) -> None:
         assert 0 <= self._active <= self._active_max
-        assert 0 <= self._parked_bytes <= self._parked_bytes_max
         assert not (self._waiting and self._active < self._active_max), "a free turn is taken at once"
-        assert not any(turn.is_active or turn.parked_bytes for turn in self._waiting)
+        assert not any(turn.is_active or turn.is_parked or turn.held_bytes for turn in self._waiting)
+        assert all(turn.is_parked and turn.held_bytes for turn in self._parked)
+        assert all(turn.is_active and turn.wanted_bytes for turn in self._without_room)
+        if self._without_room:
+            assert not self._parked, "a parked read is ended before another waits for room"
+            assert self._held_bytes + self._without_room[0].wanted_bytes > self._held_bytes_max
+            assert self._held_bytes, "one chunk has room, whatever its size"
 
     def _queue(self, turn: Turn) -> None:
         if self._active < self._active_max and not self._waiting:
@@ -125,9 +163,35 @@ class RangeTurns:
         else:
             self._waiting.append(turn)
 
-    def _unpark(self, turn: Turn) -> None:
-        self._parked_bytes -= turn.parked_bytes
-        turn.parked_bytes = 0
+    def _want_nothing(self, turn: Turn) -> None:
+        if turn.wanted_bytes:
+            turn.wanted_bytes = 0
+            self._without_room.remove(turn)
+
+    def _release(self, turn: Turn) -> None:
+        self._held_bytes -= turn.held_bytes
+        turn.held_bytes = 0
+        self._parked.pop(turn, None)
+
+    def _give_room(self) -> None:
+        """To those that wait for it, in the order in which they asked."""
+        while self._without_room and self._take_room(self._without_room[0]):
+            self._without_room.popleft().on_granted()
+
+    def _take_room(self, turn: Turn) -> bool:
+        """Whether there is room for what the read wants, also by the end of others."""
+        while self._parked and not self._has_room(turn):
+            ended = next(iter(self._parked))
+            self._release(ended)
+            ended.on_ended()
+        if not self._has_room(turn):
+            return False
+        turn.held_bytes, turn.wanted_bytes = turn.wanted_bytes, 0
+        self._held_bytes += turn.held_bytes
+        return True
+
+    def _has_room(self, turn: Turn) -> bool:
+        return not self._held_bytes or self._held_bytes + turn.wanted_bytes <= self._held_bytes_max
 
     def _end_turn(self, turn: Turn, now: float) -> None:
         turn.is_active = False

@@ -151,6 +151,29 @@ async def test_a_chunk_whose_batches_are_out_of_place_gives_no_record(
     assert got == []
 
 
+async def test_the_time_of_who_gets_the_records_is_no_silence(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node has ended the stream meanwhile, to make room for others."""
+    streams: list[list[RecordsChunk | Exception]] = [
+        [chunk(0, 3, written(0)), LOST],
+        [chunk(3, 6, written(3))],
+    ]
+
+    async def chunks(_: _PartitionReader) -> AsyncGenerator[RecordsChunk]:
+        for said in streams.pop(0):
+            if isinstance(said, Exception):
+                raise said
+            yield said
+
+    monkeypatch.setattr(_PartitionReader, "_chunks", chunks)
+    found = []
+    async for record in reader(nodes, CutPartition(0, 6, {})).records():
+        found.append(record.offset)
+        nodes.clock.advance(100 * SILENCE_S)
+    assert found == [0, 1, 2, 3, 4, 5]
+
+
 async def test_signs_of_life_are_waited_for_and_have_no_records(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

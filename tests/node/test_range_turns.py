@@ -18,13 +18,14 @@ class Reads:
     def __init__(self, **limits: int) -> None:
         self.turns = RangeTurns(**limits)
         self.granted: list[str] = []
+        self.ended: list[str] = []
         self.by_name: dict[str, Turn] = {}
 
     def enter(self, name: str, now: float = 0.0) -> Turn:
         def note() -> None:
             self.granted.append(name)
 
-        self.by_name[name] = self.turns.enter(note, now)
+        self.by_name[name] = self.turns.enter(note, lambda: self.ended.append(name), now)
         return self.by_name[name]
 
     def active(self) -> str:
@@ -54,7 +55,8 @@ def test_the_queue_is_bounded() -> None:
 def test_a_paused_reader_lets_others_read_and_queues_again() -> None:
     reads = Reads(active_max=1)
     a, b = reads.enter("a"), reads.enter("b")
-    reads.turns.park(a, 1000, 1)
+    assert reads.turns.hold(a, 1000)
+    reads.turns.park(a, 1)
     assert reads.active() == "b"
     reads.turns.sent(a, 1000, 2)
     assert reads.active() == "b"
@@ -62,13 +64,59 @@ def test_a_paused_reader_lets_others_read_and_queues_again() -> None:
     assert (reads.active(), reads.granted) == ("a", ["b", "a"])
 
 
-def test_parked_chunks_are_bounded() -> None:
-    reads = Reads(active_max=2, parked_bytes_max=1500)
+def test_the_read_that_has_held_its_chunk_longest_is_ended_for_room() -> None:
+    reads = Reads(active_max=4, held_bytes_max=2500)
+    a, b, c, d = (reads.enter(name) for name in "abcd")
+    for turn in (a, b):
+        assert reads.turns.hold(turn, 1000)
+    reads.turns.park(b, 1)
+    reads.turns.park(a, 2)
+    assert reads.turns.hold(c, 500)
+    assert reads.ended == [], "there is room beside them"
+    assert reads.turns.hold(d, 1000)
+    assert (reads.ended, reads.turns.held_bytes) == (["b"], 2500)
+
+
+def test_the_chunks_of_active_reads_count() -> None:
+    reads = Reads(active_max=3, held_bytes_max=1500)
+    a, b, c = (reads.enter(name) for name in "abc")
+    assert reads.turns.hold(a, 1000)
+    assert not reads.turns.hold(b, 1000)
+    assert not reads.turns.hold(c, 100), "it would get in before b for ever"
+    assert not b.may_read
+    reads.turns.sent(a, 1000, 1)
+    assert reads.granted == ["b", "c"]
+    assert reads.turns.hold(b, 900), "the log has changed meanwhile"
+    assert reads.turns.held_bytes == 1100
+
+
+def test_a_read_without_room_gets_it_when_another_pauses() -> None:
+    reads = Reads(active_max=2, held_bytes_max=1500)
     a, b = reads.enter("a"), reads.enter("b")
-    reads.enter("c")
-    reads.turns.park(a, 1000, 1)
-    reads.turns.park(b, 1000, 1)
-    assert reads.active() == "bc"
+    assert reads.turns.hold(a, 1000)
+    assert not reads.turns.hold(b, 1000)
+    reads.turns.park(a, 1)
+    assert (reads.ended, b.may_read, reads.turns.held_bytes) == (["a"], True, 1000)
+    reads.turns.sent(a, 1000, 2)  # its reader had taken the chunk
+    assert a.is_active
+    assert reads.turns.held_bytes == 1000
+
+
+def test_a_chunk_that_is_larger_than_the_bound_is_held_alone() -> None:
+    reads = Reads(active_max=2, held_bytes_max=100)
+    a, b = reads.enter("a"), reads.enter("b")
+    assert reads.turns.hold(a, 1000)
+    assert not reads.turns.hold(b, 1)
+    reads.turns.leave(a, 1)
+    assert b.may_read
+
+
+def test_a_read_that_owes_for_its_quota_holds_nothing_and_is_not_ended() -> None:
+    reads = Reads(active_max=2, held_bytes_max=100)
+    a, b = reads.enter("a"), reads.enter("b")
+    reads.turns.park(a, 1)
+    assert reads.turns.hold(b, 1000)
+    assert reads.ended == []
 
 
 def test_a_long_read_lets_waiting_reads_go_first() -> None:
@@ -95,16 +143,18 @@ def test_progress_is_what_any_read_makes() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["enter", "leave", "park", "sent"]), st.integers(0, 7)), max_size=80)
+    st.lists(
+        st.tuples(st.sampled_from(["enter", "leave", "hold", "park", "sent"]), st.integers(0, 7)), max_size=80
+    )
 )
 def test_bounds_hold_and_no_turn_stays_free(steps: list[tuple[str, int]]) -> None:
-    turns = RangeTurns(active_max=2, waiting_max=3, parked_bytes_max=25, turn_bytes=15)
+    turns = RangeTurns(active_max=3, waiting_max=3, held_bytes_max=25, turn_bytes=15)
     reads: list[Turn] = []
     ignore: Callable[[], None] = lambda: None  # noqa: E731
     for step, number in steps:
         if step == "enter":
             try:
-                reads.append(turns.enter(ignore, 0))
+                reads.append(turns.enter(ignore, ignore, 0))
             except KafkaError:
                 assert turns.waiting == 3
         elif reads:
@@ -113,11 +163,16 @@ def test_bounds_hold_and_no_turn_stays_free(steps: list[tuple[str, int]]) -> Non
                 case "leave":
                     turns.leave(read, 0)
                     reads.remove(read)
+                case "hold" if read.may_read:
+                    turns.hold(read, 5 * number)
                 case "park":
-                    turns.park(read, 10, 0)
-                case "sent" if read.is_active or read.parked_bytes:
+                    turns.park(read, 0)
+                case "sent" if read.may_read or read.is_parked:
                     turns.sent(read, 10, 0)
         turns.validate()
+        held = [read.held_bytes for read in reads if read.held_bytes]
+        assert turns.held_bytes == sum(held)
+        assert sum(held) <= 25 or len(held) == 1
     for read in reads:
         turns.leave(read, 0)
-    assert (turns.active, turns.waiting) == (0, 0)
+    assert (turns.active, turns.waiting, turns.held_bytes) == (0, 0, 0)

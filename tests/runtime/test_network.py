@@ -710,3 +710,29 @@ async def test_a_free_port_can_be_listened_on() -> None:
     assert server.port == port
     assert not network.port_is_free(port)
     await server.close()
+
+
+# ---- the connections of one client -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
+)
+def test_only_the_connection_of_the_named_client_is_shut(family: socket.AddressFamily, host: str) -> None:
+    """Also where the listener is of IPv6, and calls a client of IPv4 by a longer name."""
+    with socket.socket(family) as listening:
+        if family is socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listening.bind((host, 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as named,
+            listening.accept()[0] as accepted,
+            socket.create_connection(("127.0.0.1", port), 10) as other,
+            listening.accept()[0] as of_other,
+        ):
+            network.shut_connections_of(f"ipv4:127.0.0.1:{named.getsockname()[1]}")
+            assert named.recv(1) == accepted.recv(1) == b""
+            of_other.send(b"x")
+            assert other.recv(1) == b"x"

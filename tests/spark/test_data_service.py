@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from tidegate.wire.compression import Compression
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import ControlType, NewRecord, decode_batch, encode_batch, encode_marker
 
+from .conftest import LeapingClock
 from .served import FIRST_TIMESTAMP_MS, TOPIC_ID, ServedCluster, Step, committed, history
 
 
@@ -442,7 +444,7 @@ def set_turns(cluster: ServedCluster, turns: RangeTurns) -> None:
 
 def hold_turn(cluster: ServedCluster, turns: RangeTurns) -> Turn:
     async def enter() -> Turn:
-        return turns.enter(lambda: None, asyncio.get_running_loop().time())
+        return turns.enter(lambda: None, lambda: None, asyncio.get_running_loop().time())
 
     found: Turn = cluster.run(enter())
     return found
@@ -537,6 +539,100 @@ def test_a_reader_that_pauses_holds_up_no_other(tmp_path: Path, monkeypatch: pyt
         assert len(read(client, 0, 0, 24)) == 24
         assert rows + sum(len(chunk.visible) for chunk in paused) == 24
         client.close()
+
+
+def paused_and_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: RangeTurns, steps: list[Step]
+) -> list[int]:
+    """The rows of a range whose reader pauses for an hour after its first chunk, while others read."""
+    monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
+    with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "10000000"}) as cluster:
+        cluster.fill("flights", 0, steps, leader=1)
+        set_turns(cluster, turns)
+        clock = LeapingClock()
+        slow = DataClient([cluster.bootstrap], retry_timeout_ms=5_000, clock=clock)
+        paused = fetch_range(slow, RangeRequest("flights", TOPIC_ID.bytes, 0, 0, len(steps), True, True))
+        first = next(paused)
+        other = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
+        for _ in range(3):
+            assert len(read(other, 0, 0, len(steps))) == len(steps)
+        clock.leapt_s += 3_600
+        found = [
+            record.offset
+            for chunk in (first, *paused)
+            for position, _ in chunk.visible
+            for record in decode_batch(chunk.records, position)
+        ]
+        other.close()
+        slow.close()
+    return found
+
+
+def test_a_reader_that_pauses_at_the_bound_is_ended_and_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps = [Step(encode_batch([record]), [record], -1) for record in [NewRecord(b"k", bytes(700_000))] * 48]
+    with caplog.at_level(logging.INFO):
+        found = paused_and_others(tmp_path, monkeypatch, RangeTurns(held_bytes_max=1_000_000), steps)
+    assert found == list(range(48))
+    assert len([line for line in caplog.messages if "range_read_ended" in line]) == 1
+    # of one process both channels have one connection, so the other reader goes on as well
+    interrupted = [line for line in caplog.messages if "range_read_interrupted" in line]
+    assert "position=1 " in interrupted[-1]
+
+
+def test_readers_whose_chunks_have_no_room_together_all_read_everything(
+    cluster: ServedCluster, turns: RangeTurns
+) -> None:
+    """Each chunk is above the bound: it is not read until no other is there."""
+    without_room: list[int] = []
+
+    class Watched(RangeTurns):
+        def sent(self, turn: Turn, sent_bytes: int, now: float) -> None:
+            if sent_bytes > turn.held_bytes and not turn.is_parked:
+                without_room.append(sent_bytes)
+            super().sent(turn, sent_bytes, now)
+
+    set_turns(cluster, Watched(held_bytes_max=1))
+
+    def read_all(_: int) -> list[tuple[int, bytes | None]]:
+        client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=120_000)
+        try:
+            return read(client, 0, 0, 2000)
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(found == wanted(history(0, 400), 0, 2000) for found in pool.map(read_all, range(8)))
+    assert without_room == []
+
+
+def test_a_reader_that_does_not_take_a_note_keeps_no_turn(
+    cluster: ServedCluster, turns: RangeTurns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client decides how many bytes it takes, also none.  The turn comes after the note."""
+    monkeypatch.setattr(data_service, "WAITING_NOTE_S", 0.0)
+    monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.0)
+    held = hold_turn(cluster, turns)
+    context = SimpleNamespace(peer=lambda: "ipv4:127.0.0.1:1", invocation_metadata=tuple, auth_context=dict)
+
+    async def begin() -> Any:
+        stream = cluster.nodes[1].service.ReadRange(first_records(accepts_waiting=True), context)  # type: ignore[arg-type]
+        assert (await anext(stream)).fields.waiting
+        return stream
+
+    silent = cluster.run(begin())
+    release(cluster, turns, held)
+    client = DataClient([cluster.bootstrap.split(",")[0]], retry_timeout_ms=5_000)
+    assert read(client, 0, 0, 5) == wanted(history(0, 400), 0, 5)
+    client.close()
+
+    async def take() -> None:
+        chunks = [chunk async for chunk in silent]
+        assert any(chunk.records for chunk in chunks)
+
+    cluster.run(take())
+    assert (turns.active, turns.waiting, turns.held_bytes) == (0, 0, 0)
 
 
 def test_many_partitions_are_planned_by_one_question_to_each_leader(
