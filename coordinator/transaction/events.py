@@ -259,5 +259,7 @@ class TransactionConfig:
     0: the shard answers CONCURRENT_TRANSACTIONS at once."""
     max_producer_epoch: int = field(default=32767)
     job_retention_ms: int = 7 * 24 * 3600 * 1000
+    job_failover_grace_ms: int = 10_000
+    """No job ends earlier after an election: its tasks first have to find the coordinator."""
     job_batch_max: int = 100
     """How many attempts of a decided job get their end in one batch."""

@@ -84,8 +84,6 @@ BATCH_BYTES_MAX: Final = 256 << 10
 ASKED_FOR_MS: Final = 3_600_000
 """For so long a driver may repeat its commit, and a task may come late: a job that nobody else asks for,
 since its batch is named at random or nothing of it is committed, is forgotten then."""
-FAILOVER_GRACE_MS: Final = 10_000
-"""No job ends earlier after an election: its tasks first have to find the coordinator."""
 
 
 class AttemptPort(Protocol):
@@ -173,7 +171,7 @@ class JobDecisions:
             yield ForgetJobs(tuple(job_ids[start : start + size]))
 
     def _is_late(self, job: Job, now_ms: int) -> bool:
-        deadline_ms = max(job.deadline_ms, self._activated_ms + FAILOVER_GRACE_MS)
+        deadline_ms = max(job.deadline_ms, self._activated_ms + self._config.job_failover_grace_ms)
         # A coordinator whose clock was ahead wrote a deadline that is too far away.
         longest_ms = self._config.max_timeout_ms + self._config.max_timeout_ms // RENEWAL_SLACK
         if job.deadline_ms - now_ms > longest_ms:

@@ -429,7 +429,7 @@ def test_an_election_gives_the_tasks_time_to_find_the_coordinator(coordinator: C
     winner = coordinator.prepared("a")
     coordinator.now_ms += HOUR_MS
     after = coordinator.fail_over()
-    after.wait(job_decisions.FAILOVER_GRACE_MS // 2)
+    after.wait(after.config.job_failover_grace_ms // 2)
     assert outcome(after.decide(winner)) == (JobState.COMMITTED, True)
 
 

@@ -176,6 +176,7 @@ class Coordinators:
             timeout_scan_interval_ms=100,
             completion_wait_ms=completion_wait_ms,
             job_batch_max=2,
+            job_failover_grace_ms=500,
         )
 
         def make_shard(epoch: int) -> TransactionShard:
