@@ -98,6 +98,8 @@ class Cluster {
       member.joined += 1
     })
     consumer.on(consumer.events.CRASH, ({ payload }) => {
+      // kafkajs does not ask a coordinator again that has just been elected, and reads its log: it begins anew by itself
+      if (payload.restart && payload.error.type === 'GROUP_LOAD_IN_PROGRESS') return
       member.crashed = payload.error.type || payload.error.name
     })
     await consumer.connect()
