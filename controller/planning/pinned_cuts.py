@@ -108,8 +108,11 @@ def _pinned(state: ClusterState, wanted: pb.PinnedCutRecord, now_ms: int) -> pb.
             ErrorCode.POLICY_VIOLATION,
             f"a cluster has at most {PINNED_CUTS_MAX} pinned cuts: unpin one, or let one expire",
         )
-    if wanted.ByteSize() > PINNED_CUT_BYTES_MAX:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, too_large(wanted.ByteSize()))
+    record = pb.PinnedCutRecord()
+    record.CopyFrom(wanted)
+    record.pinned_ms, record.expires_at_ms, record.is_confirmed = now_ms, now_ms + UNCONFIRMED_MS, False
+    if record.ByteSize() > PINNED_CUT_BYTES_MAX:  # before each entry is looked at
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, too_large(record.ByteSize()))
     unconfirmed = {each.pin_id for each in state.pinned_cuts.values() if not each.is_confirmed}
     if len(unconfirmed - {wanted.pin_id}) >= UNCONFIRMED_MAX:
         raise KafkaError(
@@ -131,11 +134,6 @@ def _pinned(state: ClusterState, wanted: pb.PinnedCutRecord, now_ms: int) -> pb.
         decode_cut(wanted)
     except ValueError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"this is no cut: {error}") from error
-    record = pb.PinnedCutRecord()
-    record.CopyFrom(wanted)
-    record.pinned_ms, record.expires_at_ms, record.is_confirmed = now_ms, now_ms + UNCONFIRMED_MS, False
-    if record.ByteSize() > PINNED_CUT_BYTES_MAX:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, too_large(record.ByteSize()))
     return record
 
 

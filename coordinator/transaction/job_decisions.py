@@ -5,15 +5,14 @@ Promises
   the driver names; what follows from it is carried out in bounded batches, and again after a failover.
 - The first decision stays.  A driver that asks for another one is told the first; a job that is aborted, or
   whose deadline has passed, is never committed without new attempts.
-- A run that was aborted stays so: a task of it that comes late does not open the job again, which nobody
-  would decide then, and readers of committed records would wait for.
+- A run that was aborted stays so: a task of it that comes late does not open the job again.  No driver would
+  decide it then, and readers of committed records would wait for its deadline.
 - Between the decision and what is carried out of it, nothing else ends an attempt: the shard refuses every
   request of an attempt whose job is not open (`AttemptPort`'s owner asks `JobBook.is_open`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
@@ -82,7 +81,7 @@ RENEWAL_SLACK: Final = 8
 BATCH_BYTES_MAX: Final = 256 << 10
 """Of the ends of attempts in one batch; one that is larger has a batch of its own."""
 ASKED_FOR_MS: Final = 3_600_000
-"""For so long a driver may repeat its commit, and a task may come late: a job that nobody else asks for,
+"""For so long a driver may repeat its commit, and a task may come late.  A job that no later run asks for,
 since its batch is named at random or nothing of it is committed, is forgotten then."""
 
 
@@ -265,14 +264,13 @@ class JobDecisions:
         if job is not None and is_open and job.deadline_ms >= context.now_ms + timeout_ms:
             return []
         forgotten = self._room_for(job_id)
-        is_full = job is None and len(self.book.jobs) >= JOBS_MAX and not forgotten
-        if not is_open and (len(self.book.open) >= OPEN_JOBS_MAX or is_full):
+        if not is_open and (forgotten is None or len(self.book.open) >= OPEN_JOBS_MAX):
             message = f"this coordinator has {len(self.book.open)} open jobs and {len(self.book.jobs)} in all"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{message}: at most {OPEN_JOBS_MAX} and {JOBS_MAX}")
         deadline_ms = context.now_ms + timeout_ms + timeout_ms // RENEWAL_SLACK
         aborted_runs = () if job is None else job.aborted_runs
         opened = Job(job_id, JobState.OPEN, deadline_ms, aborted_runs=aborted_runs)
-        return [*forgotten, job_records.record_of(opened)]
+        return [*(forgotten or ()), job_records.record_of(opened)]
 
     def _known(self, job_id: JobId) -> Job:
         check_job(job_id)
@@ -343,12 +341,13 @@ class JobDecisions:
 
     def _abort_unopened(self, event: AbortJob, context: Context) -> TransactionOutcome:
         """The tasks of the run may be on their way."""
-        has_room = len(self.book.jobs) < JOBS_MAX or self._room_for(event.job)
-        if event.run is None or not has_room:
+        forgotten = self._room_for(event.job)
+        if event.run is None or forgotten is None:
             return Reply(DecisionReply(None, (), False, -1))
         self._require_level()
         job = Job(event.job, JobState.ABORTED, -1, aborted_runs=(event.run,))
-        return self._decide(job, context, is_first=False)
+        decision = self._decide(job, context, is_first=False)
+        return replace(decision, records=[*forgotten, *decision.records])
 
     def _time_out(self, job_id: JobId, context: Context) -> TransactionOutcome:
         job = self.book.jobs.get(job_id)
@@ -363,16 +362,17 @@ class JobDecisions:
     ) -> Write[TransactionReply, TransactionEffect]:
         """`is_first`: of a job that was open."""
         decided = replace(job, decided_ms=context.now_ms)
-        records = [*self._room_for(job.id), job_records.record_of(decided)]
+        record = job_records.record_of(decided)
         held, effects = self._holds.tokens_of(job.id), (ContinueJob(job.id, job.state if is_first else None),)
-        return Write(records, _decided(decided, is_yours=True), effects, resume=held)
+        return Write((record,), _decided(decided, is_yours=True), effects, resume=held)
 
-    def _room_for(self, job_id: JobId) -> list[CoordinatorRecord]:
-        """The record that forgets an aborted job where so many are remembered that a new one has no room."""
+    def _room_for(self, job_id: JobId) -> list[CoordinatorRecord] | None:
+        """What has to be written for a new job to have room: where as many are remembered as may be, the
+        record that forgets an aborted one.  None where there is no room."""
         if job_id in self.book.jobs or len(self.book.jobs) < JOBS_MAX:
             return []
-        aborted = (each for each in self.book.aborted if each not in self.book.attempts)
-        return [job_records.tombstone_of(each) for each in itertools.islice(aborted, 1)]
+        aborted = next((each for each in self.book.aborted if each not in self.book.attempts), None)
+        return None if aborted is None else [job_records.tombstone_of(aborted)]
 
     # --- what follows from it -------------------------------------------------------------------------------
 

@@ -153,7 +153,8 @@ class JobsClient:
                 problem = WriteError(
                     ErrorCode.BROKER_NOT_AVAILABLE,
                     f"{method}: no broker of bootstrap {','.join(self._bootstrap)} named its gRPC listener: "
-                    "are these Kafka listeners, and is a broker there?",
+                    "are these Kafka listeners, and is a broker there? Where they want TLS or a login, set "
+                    "'kafka.security.protocol', and gRPC listeners in 'jobBootstrap'",
                 )
             log.debug("job_call_retried", method=method, endpoint=endpoint, reason=problem)
             if not budget.wait(reason=problem):

@@ -213,6 +213,7 @@ PLAN_REFUSED: dict[str, tuple[pb.PinnedCutRecord, int, ErrorCode]] = {
     "a partition that is not there": (record(partitions=3), 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     "a name that is taken": (record("taken", "b"), 1, ErrorCode.DUPLICATE_RESOURCE),
     "too large": (record(undecided=9999), 1, ErrorCode.POLICY_VIOLATION),
+    "too large to be looked at": (record(partitions=3, undecided=9999), 1, ErrorCode.POLICY_VIOLATION),
     "no partition": (record(partitions=0), 1, ErrorCode.INVALID_REQUEST),
 }
 

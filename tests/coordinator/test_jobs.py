@@ -298,7 +298,7 @@ def test_an_abort_is_counted_once(coordinator: Coordinator) -> None:
 def test_where_jobs_have_no_room_an_aborted_one_is_forgotten(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So nobody keeps others out by jobs that come to nothing."""
+    """So no client keeps others out by jobs that come to nothing."""
     monkeypatch.setattr(job_decisions, "JOBS_MAX", 3)
     kept, first, second, new = (JobId("sink", batch) for batch in ("kept", "a", "b", "new"))
     committed(coordinator, kept)

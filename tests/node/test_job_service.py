@@ -9,9 +9,15 @@ from typing import Any, cast
 
 import pytest
 from tidegate.coordinator.transaction import job_events as events
-from tidegate.coordinator.transaction.jobs import Job, JobId, JobState
+from tidegate.coordinator.transaction.jobs import Job, JobId, JobState, transactional_id
+from tidegate.coordinator.transaction.state import (
+    TransactionMetadata,
+    TransactionPartition,
+    TransactionState,
+)
 from tidegate.node.cluster.topic_creation import TopicCreation
 from tidegate.node.coordinators.transaction_coordination import TransactionCoordination
+from tidegate.node.data import job_service
 from tidegate.node.data.coordinator_calls import ERROR_KEY, CoordinatorCalls
 from tidegate.node.data.job_service import JobService
 from tidegate.node.serving.grpc_callers import GrpcAccess
@@ -132,6 +138,53 @@ async def test_an_attempt_waits_for_the_end_of_what_is_left_of_it() -> None:
     served.replies = [events.AttemptReply(JobState.COMMITTED)]
     replayed = await served.service.OpenAttempt(REQUESTS["OpenAttempt"], cast(Any, served))
     assert (replayed.state, replayed.transactional_id) == (pb.COMMITTED, "")
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Those of the service, which take no time."""
+    found: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        found.append(seconds)
+
+    monkeypatch.setattr("tidegate.node.data.job_service.asyncio.sleep", pause)
+    return found
+
+
+async def test_many_tasks_that_wait_long_ask_seldom(pauses: list[float]) -> None:
+    served = Served()
+    served.replies = [*[BUSY] * 8, events.AttemptReply(JobState.OPEN, 7, 2)]
+    await served.service.OpenAttempt(REQUESTS["OpenAttempt"], cast(Any, served))
+    first, longest = job_service.OPEN_PAUSE_S, job_service.OPEN_PAUSE_S_MAX
+    assert pauses == [min(first * 2**number, longest) for number in range(8)]
+    assert pauses[-1] == longest
+
+
+async def test_a_description_of_many_attempts_lets_others_run_and_asks_once_for_each_topic(
+    pauses: list[float],
+) -> None:
+    asked: list[str] = []
+
+    def may(method: str, name: str) -> bool:
+        asked.extend([name] if method == "DescribeTopics" else [])
+        return name != "secret"
+
+    served, job = Served(may), JobId("a/sink", "7")
+    places = frozenset(
+        TransactionPartition(topic, number) for topic in ("open", "secret") for number in (1, 0)
+    )
+    attempts = tuple(
+        TransactionMetadata(
+            transactional_id(job, f"a{number}"), number, 0, 1, TransactionState.PREPARED, 1, partitions=places
+        )
+        for number in range(2 * job_service.DESCRIBED_AT_ONCE + 1)
+    )
+    served.replies = [events.JobDescription(Job(job, JobState.OPEN, 5), attempts)]
+    described = await served.service.DescribeJob(REQUESTS["DescribeJob"], cast(Any, served))
+    seen = {tuple((topic.topic, *topic.partitions) for topic in each.topics) for each in described.attempts}
+    assert seen == {(("open", 0, 1),)}
+    assert (sorted(asked), pauses) == (["open", "secret"], [0, 0])
 
 
 async def test_an_abort_names_its_run_where_the_client_does() -> None:

@@ -712,6 +712,40 @@ async def test_a_free_port_can_be_listened_on() -> None:
     await server.close()
 
 
+# ---- one question ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"\0\0\0\x02ab", None),
+        (b"\0\0\x06\x04\0\0\0\0\0" + bytes(6), network.AnswersInHttp2),  # SETTINGS, as a gRPC server begins
+        (b"\0\0\x06\x04" + b"\0\0\0\x07 a part", ConnectionError),  # of a frame that is as long
+        (b"\0\0\0\x03ab", ConnectionError),
+        (b"\0\0", ConnectionError),
+        (b"", ConnectionError),
+        (b"HTTP/1.1 400", ConnectionError),
+    ],
+)
+async def test_an_answer_is_a_whole_frame_or_an_error_that_tells_grpc_from_the_rest(
+    answer: bytes, error: type[ConnectionError] | None
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(6) == b"\0\0\0\x02hi"
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(serve, HOST, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        asked = asyncio.to_thread(network.ask_frame, HOST, port, b"hi", 10)
+        if error is None:
+            assert await asked == b"ab"
+        else:
+            with pytest.raises(ConnectionError) as failed:
+                await asked
+            assert type(failed.value) is error
+
+
 # ---- the connections of one client -------------------------------------------------------------------------
 
 

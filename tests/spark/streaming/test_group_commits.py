@@ -93,7 +93,7 @@ def test_a_coordinator_that_does_not_answer_holds_up_nobody_for_long() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_nobody_waits_for_a_commit_that_ended_by_a_defect() -> None:
+def test_no_caller_waits_for_a_commit_that_ended_by_a_defect() -> None:
     cluster = Coordinator(fails=True, failure=RuntimeError("a defect"))
     cluster.proceed.set()
     commits = GroupCommits("etl", lambda: cluster)
