@@ -29,8 +29,8 @@ async def bounds_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **settings:
         return make(**keywords)
 
     monkeypatch.setattr(grpc.aio, "server", noted)
-    ports = [free_base_port() + PORT_STEP * use for use in range(5)]
-    uses = ("PLAINTEXT", "GRPC", "CONTROLLER", "METRICS", "CONTROLLER_GRPC")
+    uses, base = ("PLAINTEXT", "GRPC", "CONTROLLER", "METRICS", "CONTROLLER_GRPC"), free_base_port()
+    ports = [base + PORT_STEP * use for use in range(len(uses))]
     own = "controller__grpc__listener__name" in settings
     node = cast(
         Any,

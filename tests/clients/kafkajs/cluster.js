@@ -126,15 +126,15 @@ const until = async (what, condition) => {
   }
 }
 
-// What kafkajs does not repeat by itself: its first word to a coordinator that is just becoming one.
+// What kafkajs does not repeat by itself: its first word to a coordinator that is just becoming one, or reads its log.
 const patiently = async action => {
   let result
-  await until('the coordinator is found', async () => {
+  await until('the coordinator is at work', async () => {
     try {
       result = await action()
       return true
     } catch (error) {
-      if (error.type !== 'NOT_COORDINATOR_FOR_GROUP') throw error
+      if (!['NOT_COORDINATOR_FOR_GROUP', 'GROUP_LOAD_IN_PROGRESS'].includes(error.type)) throw error
       return false
     }
   })
