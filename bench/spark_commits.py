@@ -83,7 +83,7 @@ def measure(bootstrap: str, tasks: int, partitions: int) -> Point:
             with ThreadPoolExecutor(AT_A_TIME) as pool:
                 winners = list(pool.map(write, range(tasks)))
             began_s = time.perf_counter()
-            assert jobs.commit(winners).outcome == pb.COMMITTED
+            assert jobs.commit(winners, tasks * partitions).outcome == pb.COMMITTED
             decided_s = time.perf_counter() - began_s
             while admin.end_offsets(places) != admin.end_offsets(places, read_committed=True):
                 time.sleep(PAUSE_S)

@@ -340,8 +340,8 @@ def _read_options(
         ),
         partition_records_max=whole_number(given, "maxRecordsPerPartition", None, least=1),
         task_memory_bytes=_bytes(given, "maxMemoryPerTask", MEMORY_PER_TASK_DEFAULT, MEMORY_PER_TASK_MIN),
-        include_headers=_flag(given, "includeHeaders", default=False),
-        fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
+        include_headers=flag(given, "includeHeaders", default=False),
+        fail_on_data_loss=flag(given, "failOnDataLoss", default=True),
         retry_timeout_ms=whole_number(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, least=0) or 0,
         security=security,
         ignored=ignored,
@@ -594,7 +594,8 @@ def _duration_ms(given: Mapping[str, str], name: str, default: int) -> int:
     return int(parts[1]) * unit.get(parts[2], 1)
 
 
-def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """The value of an option that is true or false; raises OptionError."""
     text = given.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise OptionError(f"{name} {shown(text)} must be true or false")

@@ -64,7 +64,7 @@ class TransactionListing:
 @dataclass(frozen=True, slots=True)
 class JobListing:
     """An entry of the list of jobs.  attempts: those that have not ended.  deadline_ms: of an open job;
-    decided_ms: of a decided one, else -1."""
+    decided_ms: of a decided one, else -1.  rows: of a committed one, when its engine has said so."""
 
     sink: str
     batch: str
@@ -73,6 +73,7 @@ class JobListing:
     winners: int
     deadline_ms: int
     decided_ms: int
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

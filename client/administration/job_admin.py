@@ -59,7 +59,7 @@ async def abort_job(cluster: Cluster, sink: str, batch: str, timeout_s: float) -
 def _listing(job: Any) -> JobListing:
     return JobListing(
         job.job.sink, job.job.batch, _NAMES[job.state], job.attempts, job.winners, job.deadline_ms,
-        job.decided_ms,
+        job.decided_ms, job.rows if job.HasField("rows") else None,
     )  # fmt: skip
 
 

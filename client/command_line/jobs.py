@@ -69,6 +69,7 @@ def jobs_describe(
             ("deadline", when(found.job.deadline_ms if found.job.state == "open" else -1)),
             ("decided", when(found.job.decided_ms)),
             ("winners", ", ".join(found.winners) or "-"),
+            ("rows", "-" if found.job.rows is None else f"{found.job.rows:,}"),
         ]
         for attempt in found.attempts:
             where = " ".join(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .jobs import Job, JobId, JobState, attempt_of
+from .jobs import FIRST_BATCHES_MAX, BatchRows, Job, JobId, JobState, attempt_of
 
 
 class JobBook:
@@ -66,6 +66,25 @@ class JobBook:
         batch after the other), or never will be."""
         last, number = self.last_committed.get(job_id.sink), job_id.number
         return last is not None and number is not None and job_id != last and number <= (last.number or 0)
+
+    def rows_of(self, job_id: JobId) -> int | None:
+        """How many rows a batch was committed with; None when it is not, or nobody remembers."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.state is JobState.COMMITTED:
+            return job.rows
+        if job_id.number is None or (last := self.last_committed.get(job_id.sink)) is None:
+            return None
+        batches = self.jobs[last].first_batches
+        return next((rows for batch, rows in batches if int(batch) == job_id.number), None)
+
+    def first_batches_below(self, job_id: JobId) -> tuple[BatchRows, ...]:
+        """What the record of the sink's next batch remembers."""
+        if job_id.number is None or (last_id := self.last_committed.get(job_id.sink)) is None:
+            return ()
+        last = self.jobs[last_id]
+        if last.rows is None:
+            return last.first_batches
+        return (*last.first_batches, BatchRows(last_id.batch, last.rows))[:FIRST_BATCHES_MAX]
 
     def attempt_changed(self, transactional_id: str, *, exists: bool) -> None:
         """The shard's entry of a transactional id was written, or removed."""

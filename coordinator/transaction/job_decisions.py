@@ -1,4 +1,4 @@
-"""What the shard decides about jobs (docs/semantics.md T31 to T37); `jobs.py` has the states.
+"""What the shard decides about jobs (docs/semantics.md T31 to T38); `jobs.py` has the states.
 
 Promises
 - The decision is one record.  CommitJob writes it only when every winner is prepared, under the identity that
@@ -70,6 +70,7 @@ from .jobs import (
     attempt_of,
     check_attempt,
     check_job,
+    check_rows,
     is_of_run,
     runs_of,
     transactional_id,
@@ -204,7 +205,7 @@ class JobDecisions:
         check_attempt(event.attempt)
         job = self.book.jobs.get(event.job)
         if self.book.is_superseded(event.job) or (job and job.state is JobState.COMMITTED):
-            return Reply(AttemptReply(JobState.COMMITTED))
+            return Reply(AttemptReply(JobState.COMMITTED, rows=self.book.rows_of(event.job)))
         if job is not None and job.has_aborted(event.attempt):
             message = f"attempt {event.attempt} is not opened: its run of job {event.job} was aborted"
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, message)
@@ -296,6 +297,7 @@ class JobDecisions:
         if len(wanted) > WINNERS_MAX or len({winner.attempt for winner in wanted}) < len(wanted):
             message = f"job {event.job}: at most {WINNERS_MAX} winners, each once, not {len(wanted)}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        check_rows(event.rows)
         job = self._known(event.job)
         if job.state is JobState.COMMITTED:
             return Reply(_decided(job, is_yours=wanted == job.winners))
@@ -308,7 +310,14 @@ class JobDecisions:
             self._require_prepared(event.job, winner)
         if self._holds.is_held(context.now_ms):
             return self._holds.keep(event.job, context)
-        return self._decide(replace(job, state=JobState.COMMITTED, winners=wanted), context)
+        committed = replace(
+            job,
+            state=JobState.COMMITTED,
+            winners=wanted,
+            rows=event.rows,
+            first_batches=self.book.first_batches_below(event.job),
+        )
+        return self._decide(committed, context)
 
     def _require_prepared(self, job_id: JobId, winner: Winner) -> None:
         """An attempt that has written nothing needs no more than its identity."""
@@ -428,4 +437,4 @@ def _runs_of_all(names: Iterable[str]) -> list[str]:
 
 
 def _decided(job: Job, *, is_yours: bool) -> DecisionReply:
-    return DecisionReply(job.state, job.winners, is_yours, job.decided_ms)
+    return DecisionReply(job.state, job.winners, is_yours, job.decided_ms, job.rows)

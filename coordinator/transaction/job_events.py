@@ -46,10 +46,12 @@ class RenewJob:
 
 @dataclass(slots=True, frozen=True)
 class CommitJob:
-    """The decision: these attempts commit, all others abort."""
+    """The decision: these attempts commit, all others abort.  rows: of the winners together, as the driver
+    counts."""
 
     job: JobId
     winners: tuple[Winner, ...]
+    rows: int | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -110,11 +112,13 @@ JobEvent = (
 
 @dataclass(slots=True, frozen=True)
 class AttemptReply:
-    """The identity of the attempt's producer; none of a job that is committed already."""
+    """The identity of the attempt's producer; none of a job that is committed already, whose rows it has when
+    they are known."""
 
     state: JobState
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
+    rows: int | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -136,6 +140,7 @@ class DecisionReply:
     winners: tuple[Winner, ...]
     is_yours: bool
     decided_ms: int
+    rows: int | None = None
 
 
 @dataclass(slots=True, frozen=True)

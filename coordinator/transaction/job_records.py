@@ -7,13 +7,16 @@ from typing import Final
 
 from ..fields import FieldReader, FieldWriter, RecordFormatError
 from ..outcome import CoordinatorRecord
-from .jobs import Job, JobId, JobState, Winner
+from .jobs import BatchRows, Job, JobId, JobState, Winner
 
 KEY_VERSION: Final = 30_000
 """Far above the key versions of Kafka, which count up from 0."""
 VALUE_VERSION: Final = 0
 ABORTED_RUNS_TAG: Final = 0
 """A coordinator that does not know it lets what is left of these runs open the job again."""
+ROWS_TAG: Final = 1
+FIRST_BATCHES_TAG: Final = 2
+"""A coordinator that does not know them forgets them with its next commit: the sink then tells no rows."""
 
 
 def encode_key(job: JobId) -> bytes:
@@ -46,7 +49,14 @@ def encode_value(job: Job) -> bytes:
         writer.int64(winner.producer_id)
         writer.int16(winner.producer_epoch)
         writer.tags({})
-    writer.tags({ABORTED_RUNS_TAG: _encode_runs(job.aborted_runs)} if job.aborted_runs else {})
+    tags: dict[int, bytes] = {}
+    if job.aborted_runs:
+        tags[ABORTED_RUNS_TAG] = _encode_runs(job.aborted_runs)
+    if job.rows is not None:
+        tags[ROWS_TAG] = _encode_rows(job.rows)
+    if job.first_batches:
+        tags[FIRST_BATCHES_TAG] = _encode_batches(job.first_batches)
+    writer.tags(tags)
     return writer.finish()
 
 
@@ -63,10 +73,19 @@ def decode_value(job: JobId, data: bytes) -> Job:
     for _ in range(reader.array()):
         winners.append(Winner(reader.string(), reader.int64(), reader.int16()))
         reader.tags()
-    runs = reader.tags().get(ABORTED_RUNS_TAG)
+    tags = reader.tags()
     reader.finish()
-    aborted_runs = () if runs is None else _decode_runs(runs)
-    return Job(job, JobState(number), deadline_ms, decided_ms, tuple(winners), aborted_runs)
+    runs, rows, batches = (tags.get(tag) for tag in (ABORTED_RUNS_TAG, ROWS_TAG, FIRST_BATCHES_TAG))
+    return Job(
+        job,
+        JobState(number),
+        deadline_ms,
+        decided_ms,
+        tuple(winners),
+        aborted_runs=() if runs is None else _decode_runs(runs),
+        rows=None if rows is None else _decode_rows(rows),
+        first_batches=() if batches is None else _decode_batches(batches),
+    )
 
 
 def _encode_runs(runs: tuple[str, ...]) -> bytes:
@@ -82,6 +101,39 @@ def _decode_runs(data: bytes) -> tuple[str, ...]:
     runs = tuple(reader.string() for _ in range(reader.array()))
     reader.finish()
     return runs
+
+
+def _encode_rows(rows: int) -> bytes:
+    writer = FieldWriter(flexible=True)
+    writer.int64(rows)
+    return writer.finish()
+
+
+def _decode_rows(data: bytes) -> int:
+    reader = FieldReader(data, flexible=True)
+    rows = reader.int64()
+    reader.finish()
+    return rows
+
+
+def _encode_batches(batches: tuple[BatchRows, ...]) -> bytes:
+    writer = FieldWriter(flexible=True)
+    writer.array(len(batches))
+    for each in batches:
+        writer.string(each.batch)
+        writer.int64(each.rows)
+        writer.tags({})
+    return writer.finish()
+
+
+def _decode_batches(data: bytes) -> tuple[BatchRows, ...]:
+    reader = FieldReader(data, flexible=True)
+    batches = []
+    for _ in range(reader.array()):
+        batches.append(BatchRows(reader.string(), reader.int64()))
+        reader.tags()
+    reader.finish()
+    return tuple(batches)
 
 
 def record_of(job: Job) -> CoordinatorRecord:

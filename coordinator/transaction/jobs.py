@@ -1,4 +1,4 @@
-"""Job transactions: one decision for the transactions of many producers (docs/semantics.md T31 to T37).
+"""Job transactions: one decision for the transactions of many producers (docs/semantics.md T31 to T38).
 
 A *job* is one batch of a *sink*.  Each of its *attempts* is an ordinary transactional id,
 `tidegate.job/<sink>/<batch>/<attempt>`, with a producer of its own.  All that belongs to a sink hashes to one
@@ -45,6 +45,10 @@ JOBS_MAX: Final = 100_000
 """Of one shard, open or remembered."""
 ABORTED_RUNS_MAX: Final = 8
 """That a job remembers."""
+FIRST_BATCHES_MAX: Final = 16
+"""Of a numbered sink, whose rows are remembered for ever beside those of its last one."""
+ROWS_MAX: Final = (1 << 63) - 1
+"""Of one job."""
 ATTEMPT_TIMEOUT_MS: Final = NO_TIMEOUT_MS
 """The job alone has a deadline."""
 
@@ -78,10 +82,19 @@ class Winner(NamedTuple):
     producer_epoch: int
 
 
+class BatchRows(NamedTuple):
+    """How many rows a batch of digits was committed with."""
+
+    batch: str
+    rows: int
+
+
 @dataclass(slots=True, frozen=True)
 class Job:
     """deadline_ms: of an open job; decided_ms: of a decided one, else -1.  winners: ascending, of a committed
-    one.  aborted_runs: the last ones that were aborted by name, or by an operator; they open no attempt."""
+    one.  aborted_runs: the last ones that were aborted by name, or by an operator; they open no attempt.
+    rows: of a committed one, as its driver counts; None when it did not say.  first_batches: of a committed
+    one with a number, the rows of its sink's first batches below it."""
 
     id: JobId
     state: JobState
@@ -89,6 +102,8 @@ class Job:
     decided_ms: int = -1
     winners: tuple[Winner, ...] = ()
     aborted_runs: tuple[str, ...] = ()
+    rows: int | None = None
+    first_batches: tuple[BatchRows, ...] = ()
 
     def has_aborted(self, attempt: str) -> bool:
         """Whether this is an attempt of a run that was aborted."""
@@ -143,6 +158,12 @@ def check_attempt(attempt: str) -> None:
 
 def check_run(run: str) -> None:
     _check("run", run, ATTEMPT_BYTES_MAX)
+
+
+def check_rows(rows: int | None) -> None:
+    """Raises INVALID_REQUEST for a number that no record may hold."""
+    if rows is not None and not 0 <= rows <= ROWS_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a job of {rows} rows: 0 to {ROWS_MAX} are possible")
 
 
 def _check(what: str, text: str, bytes_max: int, *, slashes: bool = False) -> None:

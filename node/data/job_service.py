@@ -1,4 +1,4 @@
-"""The gRPC service of job transactions (`coordinator/transaction/jobs.py`, docs/semantics.md T31 to T37).
+"""The gRPC service of job transactions (`coordinator/transaction/jobs.py`, docs/semantics.md T31 to T38).
 
 Rights are those on the transactional id `tidegate.job/<sink>`: WRITE to write and decide, DESCRIBE to look.
 Produce asks for WRITE on the attempt's whole id, so a prefixed ACL on `tidegate.job/<sink>` gives both.  An
@@ -22,6 +22,7 @@ from ...coordinator.transaction.jobs import (
     attempt_of,
     check_attempt,
     check_job,
+    check_rows,
     check_run,
     transactional_id,
 )
@@ -72,6 +73,7 @@ class JobService(jobs_pb2_grpc.JobsServicer):
                 transactional_id=event.transactional_id if found.producer_id >= 0 else "",
                 producer_id=found.producer_id,
                 producer_epoch=found.producer_epoch,
+                rows=found.rows,
             )
 
         return await self._answer(context, request.job, "OpenAttempt", call)
@@ -103,7 +105,9 @@ class JobService(jobs_pb2_grpc.JobsServicer):
             winners = tuple(
                 Winner(each.attempt, each.producer_id, each.producer_epoch) for each in request.winners
             )
-            return _decision(await self._ask(job, events.CommitJob(job, winners)))
+            rows = request.rows if request.HasField("rows") else None
+            check_rows(rows)
+            return _decision(await self._ask(job, events.CommitJob(job, winners, rows)))
 
         return await self._answer(context, request.job, "CommitJob", call)
 
@@ -209,6 +213,7 @@ def _decision(found: events.DecisionReply) -> pb.JobReply:
         winners=_winners(found.winners),
         is_yours=found.is_yours,
         decided_ms=found.decided_ms,
+        rows=found.rows,
     )
 
 
@@ -227,4 +232,5 @@ def _listed(job: Job, attempts: int) -> pb.ListedJob:
         winners=len(job.winners),
         deadline_ms=job.deadline_ms,
         decided_ms=job.decided_ms,
+        rows=job.rows,
     )

@@ -1,7 +1,7 @@
-"""One task attempt of a job, in a task.  The order makes the write exactly-once (docs/semantics.md T31-T37):
+"""One task attempt of a job, in a task.  The order makes the write exactly-once (docs/semantics.md T31-T38):
 
 1. OpenAttempt, at the first row: a job that is committed already is written no more, its rows are only
-   counted.  The name has random characters: no two runs of a job share an attempt.
+   counted, and the driver compares.  The name has random characters: no two runs of a job share an attempt.
 2. The records, numbered, with acks=all; meanwhile a thread renews the job.
 3. Every acknowledgement.
 4. PrepareAttempt.
@@ -103,7 +103,8 @@ def _write(
     renewal.attempt_is_open = True
     if opened.state == pb.COMMITTED:
         rows = first.num_rows + sum(batch.num_rows for batch in filled)  # Spark wants them all taken
-        return TaskResult(job.sink, job.batch, rows, is_replay=True)
+        committed = opened.rows if opened.HasField("rows") else None
+        return TaskResult(job.sink, job.batch, rows, is_replay=True, rows_committed=committed)
     attempt = Attempt(name, opened.producer_id, opened.producer_epoch)
     producer = make_producer(opened.transactional_id, Identity(opened.producer_id, opened.producer_epoch))
     rows = 0

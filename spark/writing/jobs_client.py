@@ -97,9 +97,11 @@ class JobsClient:
             "RenewJob", lambda stub, timeout, shown: stub.RenewJob(request, timeout=timeout, metadata=shown)
         )
 
-    def commit(self, winners: Sequence[Attempt]) -> pb.JobReply:
+    def commit(self, winners: Sequence[Attempt], rows: int) -> pb.JobReply:
+        """`rows`: of the winners together."""
         request = pb.CommitJobRequest(
             job=self._job,
+            rows=rows,
             winners=[
                 pb.Winner(attempt=each.name, producer_id=each.producer_id, producer_epoch=each.producer_epoch)
                 for each in winners

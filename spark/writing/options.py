@@ -24,6 +24,7 @@ from ..options import (
     SHOWN_MAX,
     OptionError,
     client_security,
+    flag,
     parse_bootstrap,
     shown,
     whole_number,
@@ -48,9 +49,11 @@ JOB_BYTES_MAX: Final = 64
 
 _NAMES: Final = (
     "bootstrap", "jobBootstrap", "topic", "sinkId", "batchId", "jobId", "jobTimeoutMs",
-    "retryTimeoutMs", "includeHeaders",
+    "retryTimeoutMs", "includeHeaders", "failOnReplayMismatch",
 )  # fmt: skip
-_OWN: Final = frozenset({"jobbootstrap", "topic", "sinkid", "batchid", "jobid", "jobtimeoutms"})
+_OWN: Final = frozenset(
+    {"jobbootstrap", "topic", "sinkid", "batchid", "jobid", "jobtimeoutms", "failonreplaymismatch"}
+)
 _SPELLING: Final = {name.lower(): name for name in _NAMES}
 _ALIASES: Final = {"tidegate.bootstrap.servers": "bootstrap", "kafka.bootstrap.servers": "bootstrap"}
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
@@ -96,6 +99,7 @@ class WriteOptions:
     sink: str | None = None
     job: str | None = None  # of a batch: jobId or batchId
     job_timeout_ms: int = JOB_TIMEOUT_MS_DEFAULT
+    fail_on_replay_mismatch: bool = True
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
     producer: ProducerOptions = PRODUCER_DEFAULT
     requests_in_flight_max: int = IN_FLIGHT_MAX
@@ -154,6 +158,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         sink=sink,
         job=_job(given, sink),
         job_timeout_ms=_count(given, "jobTimeoutMs", JOB_TIMEOUT_MS_DEFAULT, JOB_TIMEOUT_MS_MIN, INT32_MAX),
+        fail_on_replay_mismatch=flag(given, "failOnReplayMismatch", default=True),
         retry_timeout_ms=_count(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, 0, RETRY_TIMEOUT_MS_MAX),
         producer=_producer(given),
         requests_in_flight_max=min(

@@ -28,7 +28,8 @@ class TaskResult(WriterCommitMessage):
     """Of one task attempt.  Each names the job: the driver's side of a stream does not know the query.
 
     `attempt` is None when the task wrote nothing: it had no rows, or the job is committed already
-    (`is_replay`).  `run`: of the job, in the end of each attempt's name."""
+    (`is_replay`, with `rows_committed` of all tasks of the run that counts, when they are known).  `run`: of
+    the job, in the end of each attempt's name."""
 
     sink: str
     batch: str
@@ -36,17 +37,20 @@ class TaskResult(WriterCommitMessage):
     attempt: Attempt | None = None
     is_replay: bool = False
     run: str | None = None
+    rows_committed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What there is to decide.  `sink` and `run` are None when no task names one."""
+    """What there is to decide.  `sink` and `run` are None when no task names one.  `rows_committed`: of the
+    run of the job that was committed before, when that is known."""
 
     sink: str | None
     winners: tuple[Attempt, ...]
     rows: int
     rows_replayed: int
     run: str | None = None
+    rows_committed: int | None = None
 
 
 def outcome_of(messages: Sequence[WriterCommitMessage | None], batch: str) -> Outcome:
@@ -65,4 +69,5 @@ def outcome_of(messages: Sequence[WriterCommitMessage | None], batch: str) -> Ou
         sum(result.rows for result in results if not result.is_replay),
         sum(result.rows for result in results if result.is_replay),
         next((result.run for result in results), None),
+        next((result.rows_committed for result in results if result.rows_committed is not None), None),
     )

@@ -5,6 +5,9 @@ A batch is one job of the sink, named by the options `sinkId` and `jobId` or `ba
 
 The commit is one request that may be repeated; its first decision counts.  When it fails Spark calls `abort`,
 which changes nothing of a job that is committed.
+
+A job that was committed before is written no more.  When it then had another number of rows than now, this
+is not the same batch, and the write fails: its rows would be nowhere.
 """
 
 from __future__ import annotations
@@ -37,6 +40,13 @@ log = get(__name__)
 
 FIRST_BATCH: Final = "0"
 """Of a stream, which warns once."""
+
+REPLAY_IS_KNOWN: Final = "as many rows as it has are written: nothing to do"
+REPLAY_IS_UNKNOWN: Final = (
+    "these rows are not written again, and how many it had is not remembered; if another query or program "
+    "has this sinkId, or the checkpoint is lost and its micro-batches had other rows, they are written "
+    "nowhere: give each one a sinkId of its own"
+)
 
 Messages = Sequence[WriterCommitMessage | None]
 
@@ -87,18 +97,17 @@ class Sink:
             )
         outcome = outcome_of(messages, batch)
         if outcome.rows_replayed:
+            self._require_same_rows(outcome, batch, outcome.rows_committed)
             log.warning(
                 "batch_was_committed_before", sink=outcome.sink, batch=batch, rows=outcome.rows_replayed,
-                advice="these rows are not written again; if another query or program has this sinkId, or"
-                " the checkpoint is lost and its micro-batches had other rows, they are written nowhere: give"
-                " each one a sinkId of its own",
+                advice=REPLAY_IS_UNKNOWN if outcome.rows_committed is None else REPLAY_IS_KNOWN,
             )  # fmt: skip
         if outcome.sink is None or not outcome.winners:
             return outcome  # the tasks had no rows: the job was never opened
         job = pb.Job(sink=outcome.sink, batch=batch)
         jobs = self.client(job)
         try:
-            decision = jobs.commit(outcome.winners)
+            decision = jobs.commit(outcome.winners, outcome.rows)
         finally:
             jobs.close()
         if decision.outcome != pb.COMMITTED:
@@ -107,11 +116,31 @@ class Sink:
                 f"job {job.sink}/{batch} is {pb.JobState.Name(decision.outcome).lower()}, not committed",
             )
         if not decision.is_yours:
+            self._require_same_rows(outcome, batch, decision.rows if decision.HasField("rows") else None)
             log.warning(
                 "another_run_committed_the_batch", sink=job.sink, batch=batch, rows=outcome.rows,
                 advice="its records count, and those of this run are aborted",
             )  # fmt: skip
         return outcome
+
+    def _require_same_rows(self, outcome: Outcome, batch: str, committed: int | None) -> None:
+        """Raises WriteError when the run that counts had other rows, and the user does not accept that."""
+        rows = outcome.rows + outcome.rows_replayed
+        if committed is None or committed == rows:
+            return
+        if not self._options.fail_on_replay_mismatch:
+            log.warning(
+                "batch_had_other_rows", sink=outcome.sink, batch=batch, rows=rows, committed=committed,
+                advice="none of these rows is written",
+            )  # fmt: skip
+            return
+        raise WriteError(
+            ErrorCode.INVALID_REQUEST,
+            f"batch {batch} of sink {outcome.sink} was committed with {committed:,} rows before, and has "
+            f"{rows:,} now, none of which is written: its input has changed, or a lost checkpoint had its "
+            "micro-batches cut otherwise, or another query has this sinkId. Give what is to be written a "
+            "sinkId of its own; failOnReplayMismatch=false takes these rows for the written ones",
+        )
 
     def abort(self, messages: Messages, batch: str) -> None:
         """On the driver: aborts the job unless it is committed, or another run has it.  Where no coordinator

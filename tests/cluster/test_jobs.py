@@ -1,4 +1,4 @@
-"""Job transactions on real nodes (docs/semantics.md T31 to T37): what readers of committed records see, what
+"""Job transactions on real nodes (docs/semantics.md T31 to T38): what readers of committed records see, what
 the command line does, and that a decision outlives its coordinator."""
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class Engine:
         assert (await self.ask("PrepareAttempt", prepare)).has_written
         return pb.Winner(attempt=attempt, **identity)
 
-    async def commit(self, job: pb.Job, *winners: pb.Winner) -> Any:
-        return await self.ask("CommitJob", pb.CommitJobRequest(job=job, winners=winners))
+    async def commit(self, job: pb.Job, *winners: pb.Winner, rows: int | None = None) -> Any:
+        return await self.ask("CommitJob", pb.CommitJobRequest(job=job, winners=winners, rows=rows))
 
 
 @asynccontextmanager
@@ -145,10 +145,11 @@ async def test_winners_are_read_and_losers_never_and_a_replay_writes_nothing(ser
         decided = await metric(served, "jobs_committed_total")
         winners = [winner for winner in won if winner is not None]
         for _ in range(2):
-            said = await tasks.commit(job, *winners)
+            said = await tasks.commit(job, *winners, rows=6)
             assert (said.outcome, said.is_yours, len(said.winners)) == (pb.COMMITTED, True, 2)
-        contradicting = await tasks.commit(job, lost)
-        assert (contradicting.outcome, contradicting.is_yours) == (pb.COMMITTED, False)
+        contradicting = await tasks.commit(job, lost, rows=3)
+        assert (contradicting.outcome, contradicting.is_yours, contradicting.rows) == (pb.COMMITTED, False, 6)
+        assert (await admin.describe_job("spark/winners", "0")).job.rows == 6
         assert await admin.abort_job("spark/winners", "0") == "committed"
         assert await metric(served, "jobs_committed_total") == decided + 1
         assert await metric(served, "open_jobs") == 0

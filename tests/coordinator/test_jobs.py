@@ -1,5 +1,5 @@
 """Job transactions at one coordinator: who wins, what is refused, what is remembered (docs/semantics.md T31
-to T37)."""
+to T38)."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ from tidegate.coordinator.transaction.job_events import (
 )
 from tidegate.coordinator.transaction.jobs import (
     PREFIX,
+    ROWS_MAX,
+    BatchRows,
     Job,
     JobId,
     JobState,
@@ -122,8 +124,8 @@ class Coordinator(Driver):
         assert self.prepare(winner, job) == PreparedReply(True)
         return winner
 
-    def decide(self, *winners: Winner, job: JobId = JOB) -> Any:
-        return self.ask(CommitJob(job, winners))
+    def decide(self, *winners: Winner, job: JobId = JOB, rows: int | None = None) -> Any:
+        return self.ask(CommitJob(job, winners, rows))
 
     @property
     def shard(self) -> TransactionShard:
@@ -445,9 +447,59 @@ def test_renewals_close_to_each_other_write_one_record(coordinator: Coordinator)
 # --- what is remembered -------------------------------------------------------------------------------------
 
 
-def committed(coordinator: Coordinator, job: JobId) -> None:
-    assert outcome(coordinator.decide(coordinator.prepared("a", job), job=job)) == (JobState.COMMITTED, True)
+def committed(coordinator: Coordinator, job: JobId, rows: int | None = None) -> None:
+    decided = coordinator.decide(coordinator.prepared("a", job), job=job, rows=rows)
+    assert outcome(decided) == (JobState.COMMITTED, True)
+    assert decided.rows == rows
     coordinator.wait(0)
+
+
+def rows_told(coordinator: Coordinator, job: JobId) -> int | None:
+    """To a task of a later run."""
+    found = coordinator.ask(OpenAttempt(job, "later", 1_000))
+    assert isinstance(found, AttemptReply), found
+    assert (found.state, found.producer_id) == (JobState.COMMITTED, -1)
+    rows: int | None = found.rows
+    return rows
+
+
+def test_later_runs_are_told_the_rows_of_the_first_decision(coordinator: Coordinator) -> None:
+    named = JobId("sink", "day")
+    committed(coordinator, named, 7)
+    winner = Winner("another", 1, 1)
+    for later in (coordinator, coordinator.fail_over()):
+        assert rows_told(later, named) == 7
+        again = later.decide(winner, job=named, rows=8)
+        assert (again.is_yours, again.rows) == (False, 7)
+        assert later.ask(DescribeJob(named)).job.rows == 7
+    assert code_of(coordinator.decide(winner, job=named, rows=-1)) is ErrorCode.INVALID_REQUEST
+    assert code_of(coordinator.decide(winner, job=named, rows=1 << 63)) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_numbered_sink_remembers_the_rows_of_its_first_batches_and_of_its_last(
+    coordinator: Coordinator,
+) -> None:
+    """A stream that begins again at 0 with other micro-batches is found at the first one that differs."""
+    batches = range(0, 60, 3)  # those without rows commit nothing
+    for number in batches:
+        committed(coordinator, JobId("sink", str(number)), 100 + number)
+    other = JobId("other", "0")
+    committed(coordinator, other)
+    for later in (coordinator, coordinator.fail_over()):
+        told = {number: rows_told(later, JobId("sink", str(number))) for number in range(58)}
+        known = [*batches[: jobs.FIRST_BATCHES_MAX], batches[-1]]
+        assert told == {number: 100 + number if number in known else None for number in range(58)}
+        assert rows_told(later, JobId("sink", "003")) == 103
+        assert rows_told(later, other) is None
+    assert list(coordinator.shard.jobs.book.jobs) == [JobId("sink", "57"), other]
+
+
+def test_a_batch_whose_driver_did_not_count_leaves_what_is_known(coordinator: Coordinator) -> None:
+    for number, rows in enumerate((5, None, 7)):
+        committed(coordinator, JobId("sink", str(number)), rows)
+    assert [rows_told(coordinator, JobId("sink", str(number))) for number in range(3)] == [5, None, 7]
+    committed(coordinator, JobId("sink", "day"), 9)
+    assert coordinator.ask(DescribeJob(JobId("sink", "day"))).job.first_batches == ()
 
 
 def test_the_last_batch_of_a_stream_is_remembered_for_ever_and_stands_for_those_before(
@@ -644,6 +696,11 @@ def test_any_other_id_is_its_own_key(name: str) -> None:
     st.builds(
         Job, job_ids, st.sampled_from(JobState), st.integers(0, 2**60), st.integers(-1, 2**60),
         st.lists(winners, max_size=4).map(tuple), st.lists(st.text(max_size=4), max_size=3).map(tuple),
+        st.none() | st.integers(0, ROWS_MAX),
+        st.lists(
+            st.builds(BatchRows, st.text("0123456789", min_size=1, max_size=4), st.integers(0, ROWS_MAX)),
+            max_size=3,
+        ).map(tuple),
     )
 )  # fmt: skip
 def test_a_job_survives_the_log(job: Job) -> None:
@@ -665,13 +722,18 @@ def test_a_record_of_a_later_release_stops_the_load() -> None:
     for runs in (b"\xff", b"\x02\x02\xff", b"\x02\x02r.", b""):
         with pytest.raises(RecordFormatError):
             job_records.decode_value(JOB, value[:-1] + b"\x01\x00" + bytes([len(runs)]) + runs)
+    for tag, data in ((1, 7 * b"\0"), (1, 9 * b"\0"), (2, b""), (2, b"\x02\x027"), (2, b"\x01\x01")):
+        with pytest.raises(RecordFormatError):
+            job_records.decode_value(JOB, value[:-1] + bytes([1, tag, len(data)]) + data)
     assert job_records.decode_key(records.encode_key("t")) is None
 
 
 def test_the_largest_decision_fits_into_a_batch() -> None:
     size = jobs.ATTEMPT_BYTES_MAX - 5
     many = tuple(Winner(f"{number:05}" + size * "x", 2**62, 9) for number in range(jobs.WINNERS_MAX))
-    assert len(job_records.encode_value(Job(JOB, JobState.COMMITTED, 1, 2, many))) < (1 << 20) - 4096
+    first = jobs.FIRST_BATCHES_MAX * (BatchRows(jobs.BATCH_BYTES_MAX * "9", ROWS_MAX),)
+    job = Job(JOB, JobState.COMMITTED, 1, 2, many, rows=ROWS_MAX, first_batches=first)
+    assert len(job_records.encode_value(job)) < (1 << 20) - 4096
 
 
 def test_errors_say_what_is_wrong() -> None:

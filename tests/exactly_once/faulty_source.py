@@ -122,9 +122,9 @@ class FaultyJobs(JobsClient):
         self._fault.at("after prepare", self._batch)
         return reply
 
-    def commit(self, winners: Sequence[Attempt]) -> pb.JobReply:
+    def commit(self, winners: Sequence[Attempt], rows: int) -> pb.JobReply:
         self._fault.at("before commit", self._batch)
-        reply = super().commit(winners)
+        reply = super().commit(winners, rows)
         names = [winner.attempt for winner in reply.winners]
         found = {"batch": self._name, "winners": names, "decided_ms": reply.decided_ms}
         (Path(self._fault.folder) / f"decision-{self._name}").write_text(json.dumps(found))

@@ -119,6 +119,7 @@ async def test_a_list_leaves_out_what_the_caller_may_not_see() -> None:
         ("AbortJob", pb.AbortJobRequest(job=JOB, run="")),
         ("AbortJob", pb.AbortJobRequest(job=JOB, run="r" * 65)),
         ("CommitJob", pb.CommitJobRequest(job=pb.Job(sink="s", batch="1/2"))),
+        ("CommitJob", pb.CommitJobRequest(job=JOB, rows=-1)),
         ("CommitJob", pb.CommitJobRequest(job=JOB, winners=[pb.Winner(attempt="a")] * 10_001)),
     ],
 )
@@ -138,6 +139,27 @@ async def test_an_attempt_waits_for_the_end_of_what_is_left_of_it() -> None:
     served.replies = [events.AttemptReply(JobState.COMMITTED)]
     replayed = await served.service.OpenAttempt(REQUESTS["OpenAttempt"], cast(Any, served))
     assert (replayed.state, replayed.transactional_id) == (pb.COMMITTED, "")
+    assert not replayed.HasField("rows")
+
+
+async def test_the_rows_of_a_job_are_said_where_they_are_known() -> None:
+    served, committed = Served(), JobState.COMMITTED
+    for rows in (0, 7):
+        served.replies = [
+            events.AttemptReply(committed, rows=rows),
+            events.DecisionReply(committed, (), True, 1, rows),
+            events.JobDescription(Job(JobId("a/sink", "7"), committed, 5, rows=rows), ()),
+        ]
+        counted = pb.CommitJobRequest(job=JOB, rows=rows)
+        assert (await served.service.OpenAttempt(REQUESTS["OpenAttempt"], cast(Any, served))).rows == rows
+        assert (await served.service.CommitJob(counted, cast(Any, served))).rows == rows
+        described = await served.service.DescribeJob(REQUESTS["DescribeJob"], cast(Any, served))
+        assert described.job.rows == rows
+        assert served.asked[-2][1] == events.CommitJob(JobId("a/sink", "7"), (), rows)
+    served.replies = [events.DecisionReply(committed, (), True, 1)]
+    older = await served.service.CommitJob(REQUESTS["CommitJob"], cast(Any, served))
+    assert not older.HasField("rows")
+    assert served.asked[-1][1] == events.CommitJob(JobId("a/sink", "7"), ())
 
 
 @pytest.fixture

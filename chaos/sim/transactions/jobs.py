@@ -42,6 +42,8 @@ class Decisions:
     """The values of each attempt that was opened, and their partitions."""
     proposed: list[frozenset[Winner]] = field(default_factory=list)
     committed: set[frozenset[Winner]] = field(default_factory=set)
+    rows: set[int] = field(default_factory=set)
+    """As later runs were told that it was committed with."""
     began: int = 0
     acknowledged: int | None = None
 
@@ -77,10 +79,10 @@ class Attempt(Asker):
 
     def __init__(
         self, environment: Environment, requests: Requests, job: JobId, name: str, values: dict[int, int],
-        written: dict[Winner, dict[int, int]],
+        noted: Decisions,
     ) -> None:  # fmt: skip
         super().__init__(environment, requests)
-        self.job, self.name, self.values, self._written = job, name, values, written
+        self.job, self.name, self.values, self._noted = job, name, values, noted
         self.phase = "open"
         self.winner: Winner | None = None
         self._todo = list(values.items())
@@ -106,11 +108,13 @@ class Attempt(Asker):
     def _opened(self, reply: Any) -> None:
         if isinstance(reply, AttemptReply) and reply.state is JobState.COMMITTED:
             self.phase = "replayed"
+            if reply.rows is not None:
+                self._noted.rows.add(reply.rows)
         elif isinstance(reply, AttemptReply):
             if self._is_left_over:
                 self._environment.violations.append(f"{self.job}: {self.name} of an aborted run was opened")
             self.winner = Winner(self.name, reply.producer_id, reply.producer_epoch)
-            self._written[self.winner] = self.values
+            self._noted.written[self.winner] = self.values
             self.phase = "send"
         else:
             self._failed(reply.code)
@@ -215,12 +219,13 @@ class Driver(Asker):
     def _attempt(self, places: Any) -> Attempt:
         name = f"{next(self._names)}-{self._run}"
         values = {next(self._workload.values): place for place in places}
-        written = self._decisions.setdefault(self.job, Decisions()).written
-        return Attempt(self._environment, self._requests, self.job, name, values, written)
+        noted = self._decisions.setdefault(self.job, Decisions())
+        return Attempt(self._environment, self._requests, self.job, name, values, noted)
 
     def _commit(self, winners: frozenset[Winner]) -> None:
-        self._decisions[self.job].proposed.append(winners)
-        job = self.job
+        noted, job = self._decisions[self.job], self.job
+        noted.proposed.append(winners)
+        rows = sum(len(noted.written[winner]) for winner in winners)
 
         def answered(reply: Any) -> None:
             self._note(job, reply)
@@ -233,7 +238,7 @@ class Driver(Asker):
             elif reply.code not in RETRIABLE:
                 self.ask(AbortJob(job, self._run), self._aborted)
 
-        self.ask(CommitJob(job, tuple(winners)), answered)
+        self.ask(CommitJob(job, tuple(winners), rows), answered)
 
     def _contradicted(self, job: JobId, reply: Any) -> None:
         self._note(job, reply)
@@ -263,6 +268,8 @@ class Driver(Asker):
         if reply.winners:  # a batch whose record is forgotten has none to tell
             noted = self._decisions.setdefault(job, Decisions())
             noted.committed.add(frozenset(reply.winners))
+            if reply.rows is not None:
+                noted.rows.add(reply.rows)
             if noted.acknowledged is None:
                 noted.acknowledged = self._environment.note()
 
@@ -277,6 +284,9 @@ def violations(decisions: dict[JobId, Decisions], seen: list[set[int]]) -> list[
             for winner in visible
             if not all(value in seen[place] for value, place in noted.written[winner].items())
         ]
+        rows = sum(len(noted.written[winner]) for winner in visible)
+        if noted.rows - {rows}:
+            found.append(f"job {job}: later runs were told of {noted.rows} rows, {rows} are visible")
         if len(noted.committed) > 1:
             found.append(f"job {job}: twice committed: {noted.committed}")
         for winners in noted.committed:

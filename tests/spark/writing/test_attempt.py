@@ -31,13 +31,14 @@ class Told(JobsClient):
     def __init__(self, state: pb.JobState.ValueType = pb.OPEN, *, has_written: bool = True) -> None:
         super().__init__(JOB, [], [], Channels(), 0)
         self.state, self.has_written = state, has_written
+        self.rows: int | None = None
         self.happened: list[str] = []
         self.renewed = threading.Semaphore(0)
 
     def open_attempt(self, attempt: str, timeout_ms: int) -> pb.OpenAttemptReply:
         self.happened.append("open")
         if self.state == pb.COMMITTED:
-            return pb.OpenAttemptReply(state=pb.COMMITTED)
+            return pb.OpenAttemptReply(state=pb.COMMITTED, rows=self.rows)
         return pb.OpenAttemptReply(state=self.state, transactional_id="id", producer_id=7, producer_epoch=1)
 
     def prepare_attempt(self, attempt: Attempt, timeout_ms: int) -> pb.PrepareAttemptReply:
@@ -119,6 +120,8 @@ def test_a_job_that_is_committed_is_only_counted() -> None:
     jobs = Told(pb.COMMITTED)
     assert attempt(jobs, 0, 2, 3) == TaskResult("etl", "3", 5, is_replay=True)
     assert jobs.happened == ["open"]
+    for jobs.rows in (0, 7):  # of the run that counts
+        assert attempt(jobs, 2) == TaskResult("etl", "3", 2, is_replay=True, rows_committed=jobs.rows)
 
 
 def test_without_rows_nothing_is_opened() -> None:
@@ -211,6 +214,10 @@ def result(
         (
             [result("a"), result(rows=7, is_replay=True)],
             Outcome("etl", (Attempt("a", 1, 0),), 1, 7),
+        ),
+        (
+            [result(rows=0), result(rows=7, is_replay=True), TaskResult("etl", "3", 1, None, True, None, 0)],
+            Outcome("etl", (), 0, 8, rows_committed=0),
         ),
     ],
 )

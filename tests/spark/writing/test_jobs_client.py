@@ -49,7 +49,7 @@ def test_what_may_pass_is_asked_again_with_the_same_request(
     serve: Serve, passing: grpc.StatusCode | tuple[ErrorCode, str]
 ) -> None:
     node = Scripted(passing, passing, COMMITTED)
-    assert client(serve(node)).commit([WINNER]).is_yours
+    assert client(serve(node)).commit([WINNER], 5).is_yours
     assert len(node.requests) == 3
     assert {request.SerializeToString() for request in node.requests} == {
         node.requests[0].SerializeToString()
@@ -61,7 +61,7 @@ def test_the_coordinator_that_a_node_names_is_asked_from_then_on(serve: Serve) -
     other = Scripted((ErrorCode.NOT_COORDINATOR, serve(coordinator)))
     jobs = client(serve(other))
     for _ in range(2):
-        jobs.commit([WINNER])
+        jobs.commit([WINNER], 5)
     assert (len(other.requests), len(coordinator.requests)) == (1, 2)
 
 
@@ -88,21 +88,21 @@ def test_what_cannot_pass_ends_at_once(
 ) -> None:
     node = Scripted(said)
     with pytest.raises(WriteError, match=message) as ended:
-        client(serve(node)).commit([WINNER])
+        client(serve(node)).commit([WINNER], 5)
     assert (ended.value.code, len(node.requests)) == (code, 1)
 
 
 def test_it_gives_up_after_the_timeout_with_the_last_reason(serve: Serve) -> None:
     node = Scripted(grpc.StatusCode.UNAVAILABLE)
     with pytest.raises(WriteError, match=r"CommitJob of job etl/3: .*the script says so"):
-        client(serve(node), retry_timeout_ms=300).commit([WINNER])
+        client(serve(node), retry_timeout_ms=300).commit([WINNER], 5)
     assert len(node.requests) > 1
 
 
 def test_a_cluster_that_names_no_listener_is_named() -> None:
     jobs = JobsClient(pb.Job(), ["k:1", "l:2"], [], Channels(), 0, find=lambda _: ())
     with pytest.raises(WriteError, match="no broker of bootstrap k:1,l:2 named its gRPC listener"):
-        jobs.commit([WINNER])
+        jobs.commit([WINNER], 5)
 
 
 def test_a_grpc_listener_where_kafkas_are_wanted_is_an_error_at_once(serve: Serve) -> None:
@@ -113,12 +113,12 @@ def test_a_grpc_listener_where_kafkas_are_wanted_is_an_error_at_once(serve: Serv
         return (address,) if listener == "k:1" else grpc_addresses(listener)
 
     with pytest.raises(WriteError, match=f"bootstrap {wrong}: gRPC listeners, .* wants Kafka listeners"):
-        JobsClient(pb.Job(), [wrong], [], Channels(), 60_000, find=find).commit([WINNER])
-    JobsClient(pb.Job(), [wrong, "k:1"], [], Channels(), 60_000, find=find).commit([WINNER])
+        JobsClient(pb.Job(), [wrong], [], Channels(), 60_000, find=find).commit([WINNER], 5)
+    JobsClient(pb.Job(), [wrong, "k:1"], [], Channels(), 60_000, find=find).commit([WINNER], 5)
     assert len(node.requests) == 1
     away = JobsClient(pb.Job(), ["127.0.0.1:1", wrong], [], Channels(), 1, find=find)
     with pytest.raises(WriteError, match="is a broker there"):
-        away.commit([WINNER])
+        away.commit([WINNER], 5)
 
 
 class PlainTo(Channels):
@@ -138,9 +138,9 @@ class PlainTo(Channels):
 
 def test_a_node_that_tls_refuses_is_passed_over_and_all_of_them_are_an_error_at_once(serve: Serve) -> None:
     good, bad = serve(Scripted(COMMITTED)), [serve(Scripted(COMMITTED)) for _ in range(2)]
-    JobsClient(pb.Job(), ["k:1"], [*bad, good], PlainTo(good), 60_000).commit([WINNER])
+    JobsClient(pb.Job(), ["k:1"], [*bad, good], PlainTo(good), 60_000).commit([WINNER], 5)
     with pytest.raises(WriteError, match=r"another protocol than kafka\.security\.protocol"):
-        JobsClient(pb.Job(), ["k:1"], bad, PlainTo(), 60_000).commit([WINNER])
+        JobsClient(pb.Job(), ["k:1"], bad, PlainTo(), 60_000).commit([WINNER], 5)
 
 
 def test_listeners_are_asked_for_one_after_the_other_and_in_turn(serve: Serve) -> None:
@@ -152,17 +152,17 @@ def test_listeners_are_asked_for_one_after_the_other_and_in_turn(serve: Serve) -
         return () if listener == "l:2" else (address,)
 
     jobs = JobsClient(pb.Job(), ["k:1", "l:2", "m:3"], [], Channels(), 30_000, find=find)
-    jobs.commit([WINNER])
+    jobs.commit([WINNER], 5)
     assert asked == ["k:1", "l:2", "m:3"]  # the first one's node was away
 
 
 def test_a_client_that_is_closed_asks_no_more(serve: Serve) -> None:
     node = Scripted(COMMITTED)
     jobs = client(serve(node))
-    jobs.commit([WINNER])
+    jobs.commit([WINNER], 5)
     jobs.close()
     with pytest.raises(WriteError, match="was closed during the call"):
-        jobs.commit([WINNER])
+        jobs.commit([WINNER], 5)
     assert len(node.requests) == 1
 
 
@@ -186,11 +186,11 @@ def test_a_session_that_the_node_has_forgotten_is_made_again(
 ) -> None:
     node = Scripted(refused, COMMITTED)
     jobs = JobsClient(pb.Job(), ["k:1"], [serve(node)], Sessions(1), 20_000, find=lambda _: ())
-    assert jobs.commit([WINNER]).is_yours
+    assert jobs.commit([WINNER], 5).is_yours
     node = Scripted(refused)
     jobs = JobsClient(pb.Job(), ["k:1"], [serve(node)], Sessions(0), 20_000, find=lambda _: ())
     with pytest.raises(WriteError):
-        jobs.commit([WINNER])
+        jobs.commit([WINNER], 5)
     assert len(node.requests) == 1  # credentials that are refused stay refused
 
 
@@ -204,7 +204,7 @@ def test_an_error_of_another_kind_is_not_taken_for_a_closed_client(
 
     monkeypatch.setattr(Channels, "to", fails)
     with pytest.raises(ValueError, match="odd"):
-        jobs.commit([WINNER])
+        jobs.commit([WINNER], 5)
 
 
 def over(
@@ -228,7 +228,7 @@ def test_a_coordinator_is_asked_until_it_is_away(
     nodes = Scripted(*first), Scripted(*second)
     jobs = over([serve(node) for node in nodes])
     for _ in range(2):
-        assert jobs.commit([WINNER]).is_yours
+        assert jobs.commit([WINNER], 5).is_yours
     assert [len(node.requests) for node in nodes] == [len(first), len(second)]
     jobs.close()
 
@@ -258,7 +258,7 @@ def test_a_commit_names_each_winner_and_an_abort_its_run(monkeypatch: pytest.Mon
     monkeypatch.setattr(JobsClient, "_ask", lambda _, method, call, *more: call(stub, 1.0, ()))
     jobs, job = over([]), pb.Job(sink="etl", batch="3")
     winner = pb.Winner(attempt=WINNER.name, producer_id=7, producer_epoch=1)
-    assert jobs.commit([WINNER]) == pb.CommitJobRequest(job=job, winners=[winner])
+    assert jobs.commit([WINNER], 5) == pb.CommitJobRequest(job=job, winners=[winner], rows=5)
     assert jobs.abort("r") == pb.AbortJobRequest(job=job, run="r")
     assert jobs.abort() == pb.AbortJobRequest(job=job), "of whichever run it is"
 
@@ -269,7 +269,7 @@ def test_a_login_that_is_refused_is_the_error_of_the_write() -> None:
             raise SecurityError("no such user")
 
     with pytest.raises(WriteError, match="no such user") as refused:
-        over(["127.0.0.1:1"], Refusing()).commit([WINNER])
+        over(["127.0.0.1:1"], Refusing()).commit([WINNER], 5)
     assert refused.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
 
 

@@ -52,6 +52,7 @@ def test_a_job_of_the_official_connector_moves_over_by_its_format() -> None:
         ({"path": "/t"}, "take no path"),
         ({"subscribe": "t"}, "the options of a write are"),
         ({"kafka.bootstrap.servers": "other:1"}, "given twice"),
+        ({"failOnReplayMismatch": "no"}, "failOnReplayMismatch 'no' must be true or false"),
         ({"jobId": "17"}, "digits alone number the batches of a sink"),
         ({"jobId": "a/b"}, "characters other than /"),
         ({"jobId": "x" * 65}, "1 to 64 bytes"),
@@ -157,6 +158,11 @@ def test_every_name_of_a_topic_is_taken() -> None:
 def test_a_batch_of_a_sink_has_a_name_or_a_number() -> None:
     assert parse(sinkId="etl", jobId="day-7").job == "day-7"
     assert parse(sinkId="etl", batchId="007").job == "7"  # one number, one job
+
+
+def test_other_rows_of_a_batch_that_is_committed_are_accepted_on_demand() -> None:
+    assert parse().fail_on_replay_mismatch
+    assert not parse(failonreplaymismatch=" False").fail_on_replay_mismatch
 
 
 def test_the_bootstrap_is_needed() -> None:

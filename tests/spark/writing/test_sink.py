@@ -146,6 +146,10 @@ def test_a_job_that_is_run_again_writes_nothing(spark: SparkSession, node: Local
         assert values(node, topic) == list(range(1000))
         size = everything(node, topic)
     assert everything(node, topic) == size
+    with pytest.raises(Exception, match=r"was committed with 1,000 rows before, and has 1,001 now"):
+        write(numbers(spark, 1001), node, topic, sinkId="nightly", jobId=topic)
+    write(numbers(spark, 1001), node, topic, sinkId="nightly", jobId=topic, failOnReplayMismatch="false")
+    assert everything(node, topic) == size
     write(numbers(spark, 10), node, topic)
     assert Counter(values(node, topic)) == Counter([*range(1000), *range(10)])
 
@@ -254,11 +258,11 @@ def test_a_stream_goes_on_from_its_checkpoint_and_replays_nothing_without_it(
             for number in some:
                 producer.send_and_wait(source, b"%d" % number, key=b"%d" % number)
 
-    def run(checkpoint: str, **options: str) -> None:
+    def run(checkpoint: str, limit: int = 10, **options: str) -> None:
         frame = (
             spark.readStream.format("tidegate")
             .options(bootstrap=node.bootstrap, subscribe=source, startingOffsets="earliest")
-            .option("maxOffsetsPerTrigger", 10)
+            .option("maxOffsetsPerTrigger", limit)
             .schema("key binary, value binary")
             .load()
         )
@@ -284,11 +288,15 @@ def test_a_stream_goes_on_from_its_checkpoint_and_replays_nothing_without_it(
     size = everything(node, topic)
     run(str(first), sinkId=topic)
     assert (values(node, topic), everything(node, topic)) == (list(range(25)), size)
+    second = str(tmp_path / "second")  # the first one is lost
+    run(second, sinkId=topic)
+    assert (values(node, topic), everything(node, topic)) == (list(range(25)), size)
     send(*range(25, 30))
-    run(str(first), sinkId=topic)
+    run(second, sinkId=topic)
     assert values(node, topic) == list(range(30))
     size = everything(node, topic)
-    run(str(tmp_path / "second"), sinkId=topic)
+    with pytest.raises(Exception, match=r"batch 0 of sink \S+ was committed with \d+ rows before, and has"):
+        run(str(tmp_path / "cut otherwise"), 6, sinkId=topic)
     assert (values(node, topic), everything(node, topic)) == (list(range(30)), size)
     third = tmp_path / "third"
     run(str(third))  # by the query's own id
@@ -323,7 +331,9 @@ def test_a_stream_that_updates_writes_in_foreach_batch_exactly_once(
     finally:
         query.stop()
     assert (ran, values(node, topic)) == ([0, 1], [4, 4, 8, 8])
-    write(numbers(spark, 3), node, topic, sinkId=topic, batchId="0")  # below the sink's last one
+    write(numbers(spark, 1), node, topic, sinkId=topic, batchId="0")  # below the sink's last one
+    with pytest.raises(Exception, match="was committed with 1 rows before, and has 3 now"):
+        write(numbers(spark, 3), node, topic, sinkId=topic, batchId="0")
     assert values(node, topic) == [4, 4, 8, 8]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from pyspark import TaskContext
@@ -22,10 +23,12 @@ class Jobs:
 
     def __init__(self, reply: pb.JobReply) -> None:
         self.reply = reply
+        self.rows: list[int] = []
         self.asked: list[str] = []
         self.is_closed = False
 
-    def commit(self, winners: Sequence[Attempt]) -> pb.JobReply:
+    def commit(self, winners: Sequence[Attempt], rows: int) -> pb.JobReply:
+        self.rows.append(rows)
         self.asked.append(f"commit {len(winners)}")
         return self.reply
 
@@ -45,9 +48,14 @@ LAYOUT = Layout(("value",), "flights")
 
 
 def sink(
-    monkeypatch: pytest.MonkeyPatch, outcome: pb.JobState.ValueType, *, is_yours: bool = True, **more: str
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: pb.JobState.ValueType,
+    *,
+    is_yours: bool = True,
+    rows: int | None = None,
+    **more: str,
 ) -> tuple[Sink, Jobs]:
-    jobs = Jobs(pb.JobReply(outcome=outcome, is_yours=is_yours))
+    jobs = Jobs(pb.JobReply(outcome=outcome, is_yours=is_yours, rows=rows))
     monkeypatch.setattr(Sink, "client", lambda *_: jobs)
     return Sink(options(**more), LAYOUT), jobs
 
@@ -92,6 +100,70 @@ def test_rows_that_another_run_has_written_are_told(
     made.commit([TaskResult("etl", "3", 5, ATTEMPT), TaskResult("etl", "3", 7, is_replay=is_replay)], "3")
     assert jobs.is_closed
     assert [record.getMessage().split()[0] for record in caplog.records] == told
+
+
+def test_the_commit_says_how_many_rows_the_winners_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, jobs = sink(monkeypatch, pb.COMMITTED)
+    other = Attempt("1-0-abc", 8, 0)
+    made.commit([TaskResult("etl", "3", 5, ATTEMPT), TaskResult("etl", "3", 7, other)], "3")
+    assert jobs.rows == [12]
+
+
+REPLAYED = TaskResult("etl", "3", 7, is_replay=True)
+MISMATCH = "batch 3 of sink etl was committed with 1,000 rows before, and has {} now"
+
+
+@pytest.mark.parametrize(
+    ("results", "committed", "now"),
+    [
+        ([replace(REPLAYED, rows_committed=1_000)], None, 7),
+        ([replace(REPLAYED, rows_committed=1_000), TaskResult("etl", "3", 0)], None, 7),
+        ([REPLAYED, replace(REPLAYED, rows_committed=1_000)], None, 14),
+        # a task had opened its attempt when another run committed
+        ([replace(REPLAYED, rows_committed=1_000), TaskResult("etl", "3", 5, ATTEMPT)], None, 12),
+        ([TaskResult("etl", "3", 5, ATTEMPT)], 1_000, 5),
+        ([REPLAYED, TaskResult("etl", "3", 5, ATTEMPT)], 1_000, 12),
+    ],
+)
+def test_a_batch_that_was_committed_with_other_rows_fails(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    results: list[TaskResult],
+    committed: int | None,
+    now: int,
+) -> None:
+    """Its rows would be nowhere, and nobody would know."""
+    made, jobs = sink(monkeypatch, pb.COMMITTED, is_yours=False, rows=committed)
+    with pytest.raises(WriteError, match=MISMATCH.format(now)) as failed:
+        made.commit(results, "3")
+    assert failed.value.code is ErrorCode.INVALID_REQUEST
+    assert jobs.is_closed or not jobs.asked
+    accepting, _ = sink(
+        monkeypatch, pb.COMMITTED, is_yours=False, rows=committed, failOnReplayMismatch="false"
+    )
+    accepting.commit(results, "3")
+    assert f"batch_had_other_rows sink=etl batch=3 rows={now} committed=1000" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("result", "committed", "told"),
+    [
+        (replace(REPLAYED, rows_committed=7), None, writer.REPLAY_IS_KNOWN),
+        (REPLAYED, None, writer.REPLAY_IS_UNKNOWN),
+        (TaskResult("etl", "3", 5, ATTEMPT), 5, "its records count"),
+        (TaskResult("etl", "3", 5, ATTEMPT), None, "its records count"),
+    ],
+)
+def test_as_many_rows_as_before_are_taken_for_the_same_ones(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    result: TaskResult,
+    committed: int | None,
+    told: str,
+) -> None:
+    made, _ = sink(monkeypatch, pb.COMMITTED, is_yours=False, rows=committed)
+    made.commit([result], "3")
+    assert told in caplog.text
 
 
 def test_a_job_that_no_task_names_is_aborted_if_its_sink_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
