@@ -33,7 +33,7 @@ from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import decode_batch
 from ..administration.grpc_calls import error_of, grpc_address
 from ..connecting.cluster import Backoff, Cluster
-from ..connecting.errors import ConnectionFailed, RequestError
+from ..connecting.errors import ConnectionFailed, RequestError, RetriableError
 from ..connecting.metadata import NO_LEADER
 from .chunk_check import visible_batches
 from .cut import Cut, CutPartition
@@ -43,6 +43,8 @@ from .visibility import VisibilityFilter
 CLIENT_ID: Final = "tidegate-cut-reader"
 SILENCE_S: Final = 30.0
 """How long a read waits without progress; a node at whose queue the read stands gives signs of life."""
+UNKNOWN_S: Final = 5.0
+"""A topic of the cut that no node has known for so long was deleted: a node that has just started lags."""
 _FINAL: Final = frozenset({ErrorCode.INCONSISTENT_TOPIC_ID})  # other clients may ask for the metadata again
 
 
@@ -57,7 +59,8 @@ async def read_cut(
     """The records of a cut, or of some of its topics, by offset within each partition.
 
     Raises RequestError: OFFSET_OUT_OF_RANGE for records that are gone, SNAPSHOT_NOT_FOUND for a topic that
-    was compacted since, INCONSISTENT_TOPIC_ID for one that was made again."""
+    was compacted since, INCONSISTENT_TOPIC_ID for one that was made again, UNKNOWN_TOPIC_OR_PARTITION for one
+    that was deleted."""
     if missing := sorted(set(topics or ()) - set(cut.topics)):
         raise RequestError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -184,7 +187,7 @@ class _PartitionReader:
     async def _chunks(self) -> AsyncGenerator[RecordsChunk]:
         """One stream, from the present leader.  Raises ConnectionFailed for what may pass."""
         cluster, key = self._cluster, (self._topic, self._partition)
-        await cluster.topic(self._topic, self._silence_s)
+        await self._find_topic()
         leader = cluster.view.leader(*key)
         if leader == NO_LEADER:
             raise ConnectionFailed(ErrorCode.LEADER_NOT_AVAILABLE, "it has no leader at present")
@@ -195,6 +198,15 @@ class _PartitionReader:
         except (ConnectionFailed, RequestError):
             await self._channels.drop(leader)
             raise
+
+    async def _find_topic(self) -> None:
+        try:
+            await self._cluster.topic(self._topic, min(UNKNOWN_S, self._silence_s))
+        except RetriableError as error:
+            if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                message = f"topic {self._topic!r} was deleted, and what the cut has of it with it"
+                raise RequestError(error.code, message) from None
+            raise ConnectionFailed(error.code, error.message) from None
 
     async def _stream(self, leader: int) -> AsyncGenerator[RecordsChunk]:
         to = await self._channels.to(leader)

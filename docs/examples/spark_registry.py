@@ -81,23 +81,25 @@ def varint(data: bytes) -> tuple[int, bytes]:
 
 
 def as_json(registry: str) -> Callable[..., object]:
-    """A function for columns of binary values."""
+    """A function for the columns `value`, `partition` and `offset`."""
 
-    def decode_all(parts: Iterator[pd.Series]) -> Iterator[pd.Series]:
+    def decode_all(parts: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.Series]:
         decoders: dict[int, Decode] = {}
 
-        def decode(value: bytes | None) -> str | None:
+        def decode(value: bytes | None, partition: int, offset: int) -> str | None:
             if value is None:
                 return None
             if len(value) < 5 or value[0] != 0:
-                raise ValueError(f"a value of {len(value)} bytes has no registry's framing")
+                raise ValueError(f"the value at offset {offset} of partition {partition} has no framing")
             schema_id = int.from_bytes(value[1:5], "big")
             if schema_id not in decoders:
                 decoders[schema_id] = decoder(registry, schema_id)
             return decoders[schema_id](value[5:])
 
-        for part in parts:
-            yield part.map(decode)
+        for values, partitions, offsets in parts:
+            yield pd.Series(
+                [decode(*row) for row in zip(values, partitions, offsets, strict=True)], dtype=object
+            )
 
     return F.pandas_udf(decode_all, "string")
 
@@ -112,7 +114,7 @@ def main(bootstrap: str, topic: str, registry: str) -> None:
         .load()
     )
     # Protobuf's JSON has integers of 64 bits as text, the others have them as numbers.
-    payments = records.withColumn("json", as_json(registry)("value")).select(
+    payments = records.withColumn("json", as_json(registry)("value", "partition", "offset")).select(
         "partition", "offset", F.from_json("json", "account string, amount string").alias("payment")
     )
     for row in (

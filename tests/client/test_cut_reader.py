@@ -221,6 +221,9 @@ async def test_what_cannot_be_read_is_one_clear_error(
     again = Cut({topic: CutTopic(UUID(int=1).bytes, parts)})
     with pytest.raises(RequestError, match="deleted and made again"):
         await values(bootstrap, again)
+    gone_topic = Cut({"never-made": CutTopic(UUID(int=1).bytes, parts)})
+    with pytest.raises(RequestError, match="'never-made' was deleted, and what the cut has of it"):
+        [record async for record in read_cut(bootstrap, gone_topic, silence_s=0.3)]
     async with Admin(bootstrap) as admin:
         await admin.delete_records({(topic, 1): 2})
     with pytest.raises(RequestError) as gone:
