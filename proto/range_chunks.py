@@ -6,7 +6,8 @@ other fields: written once, and read as a view of what came in.  The bytes are t
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from . import data_pb2
 
@@ -17,8 +18,10 @@ _VARINT_BYTES_MAX: Final = 10
 _RECORDS: Final = data_pb2.RangeChunk.RECORDS_FIELD_NUMBER << 3 | _BYTES
 
 
-class RecordsChunk(NamedTuple):
-    """A RangeChunk: `fields` is without its records."""
+@dataclass(slots=True)
+class RecordsChunk:
+    """A RangeChunk: `fields` is without its records.  Who has sent it drops them: gRPC holds a message of a
+    stream until it gets the next one."""
 
     fields: data_pb2.RangeChunk
     records: bytes | memoryview = b""

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import resource
 import socket
 import ssl
 import stat
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from struct import Struct
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote
 
@@ -49,6 +51,7 @@ __all__ = [
     "PortInUse",
     "ask_frame",
     "bind_grpc",
+    "bytes_taken",
     "connect_frames",
     "free_port",
     "grpc_channel",
@@ -532,6 +535,8 @@ _GRPC_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 # For those that receive small messages: by default a ping after each measures how much the connection holds.
 _GRPC_NO_PROBES = ("grpc.http2.bdp_probe", 0)
+# By default all channels of a process to one address share a connection, and its end.
+_GRPC_OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
 _GRPC_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_GRPC_OPTIONS,
     _GRPC_NO_PROBES,
@@ -540,6 +545,9 @@ _GRPC_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S_MAX)),
 )
+_grpc_ports: set[int] = set()
+"""That this process has bound for gRPC."""
+_TCP_INFO_BYTES, _ACKNOWLEDGED_AT, _ACKNOWLEDGED = 192, 120, Struct("=Q")  # of Linux' struct tcp_info
 GRPC_FOR_CLIENTS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_concurrent_streams", 1_000),
@@ -572,33 +580,71 @@ def grpc_server(
         ("grpc.max_allowed_incoming_connections", min(connections_max, _grpc_descriptors())),
         ("grpc.max_connection_idle_ms", int(1000 * idle_s)),
     )
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
     return grpc.aio.server(
         options=_overridden((*_GRPC_SERVER_OPTIONS, *bounds), options), interceptors=tuple(interceptors)
     )
 
 
-def shut_connections_of(peer: str) -> None:
-    """Ends the connections of a client, `ipv4:10.0.0.1:4000` as gRPC names it: its calls are lost.
+def _is_news(line: logging.LogRecord) -> bool:
+    """Whether to log what gRPC says: not the trace of a client that is lost while an answer is on its way."""
+    return not line.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
 
-    gRPC does not give its sockets away, and may close one meanwhile.  So this looks at copies of the
+
+def bytes_taken(peers: Collection[str]) -> dict[str, int]:
+    """How many bytes the system of each of these gRPC clients has acknowledged since it connected; without
+    those that are gone.  Raises OSError."""
+    taken: dict[str, int] = {}
+    for peer, found in _grpc_connections(peers):
+        with suppress(OSError):  # it is closed meanwhile
+            info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            (taken[peer],) = _ACKNOWLEDGED.unpack_from(info, _ACKNOWLEDGED_AT)
+    return taken
+
+
+def shut_connections_of(peers: Collection[str]) -> None:
+    """Ends the gRPC connections of clients, each `ipv4:10.0.0.1:4000` as gRPC names it: their calls are lost.
+    Raises OSError."""
+    for _, found in _grpc_connections(peers):
+        with suppress(OSError):  # it is closed meanwhile
+            found.shutdown(socket.SHUT_RDWR)
+
+
+def _grpc_connections(peers: Collection[str]) -> Iterator[tuple[str, socket.socket]]:
+    """gRPC does not give its sockets away, and may close one meanwhile.  So this looks at copies of the
     process's descriptors, which mean the same socket until they are closed themselves."""
-    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
-    wanted = (ip_address(host.strip("[]").partition("%")[0]), int(port))
+    wanted = {place: peer for peer in peers if (place := _place_of(peer)) is not None}
     for number in os.listdir("/proc/self/fd"):
         try:
             copy = os.dup(int(number))
-        except OSError:
-            continue
+        except OSError as error:
+            if error.errno == errno.EBADF:  # the one of the list itself, or one that was closed meanwhile
+                continue
+            raise
         if not stat.S_ISSOCK(os.fstat(copy).st_mode):
             os.close(copy)
             continue
         with socket.socket(fileno=copy) as found:
             if found.family in (socket.AF_INET, socket.AF_INET6):
                 with suppress(OSError):  # it listens, or is closed
-                    address, at = found.getpeername()[:2]
-                    other = ip_address(address.partition("%")[0])
-                    if (getattr(other, "ipv4_mapped", None) or other, at) == wanted:
-                        found.shutdown(socket.SHUT_RDWR)
+                    address, port = found.getpeername()[:2]
+                    peer = wanted.get((_plain_address(address), port))
+                    if peer is not None and found.getsockname()[1] in _grpc_ports:
+                        yield peer, found
+
+
+def _place_of(peer: str) -> tuple[IPv4Address | IPv6Address, int] | None:
+    """None for one that is at no IP address."""
+    family, _, place = unquote(peer).partition(":")
+    host, _, port = place.rpartition(":")
+    if family not in ("ipv4", "ipv6") or not port.isdecimal():
+        return None
+    return _plain_address(host.strip("[]")), int(port)
+
+
+def _plain_address(text: str) -> IPv4Address | IPv6Address:
+    address = ip_address(text.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _grpc_descriptors() -> int:
@@ -630,6 +676,7 @@ def bind_grpc(
         raise _bind_error(host, port) from error
     if bound == 0:
         raise _bind_error(host, port)
+    _grpc_ports.add(bound)
     return bound
 
 
@@ -670,8 +717,9 @@ def grpc_channel_blocking(
     options: Sequence[tuple[str, int | str]] = (),
     credentials: grpc.ChannelCredentials | None = None,
 ) -> grpc.Channel:
-    """A channel to `host:port` for threads, for messages of any size; `credentials`: of TLS."""
-    merged = _overridden(_GRPC_CHANNEL_OPTIONS, options)
+    """A channel to `host:port` for threads, for messages of any size, with a connection of its own;
+    `credentials`: of TLS."""
+    merged = _overridden((*_GRPC_CHANNEL_OPTIONS, _GRPC_OWN_CONNECTION), options)
     if credentials is None:
         return grpc.insecure_channel(target, options=merged)
     return grpc.secure_channel(target, credentials, options=merged)

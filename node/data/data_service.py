@@ -24,10 +24,11 @@ Streams beyond those that the node serves at once wait in a fair queue (`range_t
 version gets a message while it waits.  So does a reader that has used more than its quota
 (`consumer_byte_rate`): its stream gives up its place until the debt is paid.
 
-The chunks of all streams are bounded in bytes.  A stream that must make room, since its reader does not take
-its chunk, ends with its connection: while a message waits for its reader, gRPC's server for asyncio neither
-ends a call with an error nor frees the message.  To the reader this is a node that was lost: it connects
-again, and asks for the rest.
+The chunks of all streams are bounded in bytes.  A stream that must make room, since its reader takes nothing
+of its chunk, ends with its connection: while a message waits for its reader, gRPC's server for asyncio
+neither ends a call with an error nor frees the message.  To the reader this is a node that was lost: it
+connects again, and asks for the rest.  Whether a reader takes something is what its connection has
+acknowledged between two looks, which are taken while a stream waits for room.
 
 A plan of ranges lets others run every few milliseconds; then it makes sure that this node still leads in the
 same epoch, and that the range is still there, and goes on in the segments that there are by then.
@@ -59,7 +60,8 @@ from ...replication.manager import ReplicaManager
 from ...replication.replica.replica import Replica
 from ...runtime import logs
 from ...runtime.calm_logs import RateLimitedLines
-from ...runtime.network import shut_connections_of
+from ...runtime.network import bytes_taken, shut_connections_of
+from ...runtime.tasks import log_failure, spawn
 from ...security.quotas import QuotaKind
 from ...storage.log.bulk_read import AbortedOfRange, BulkRead, begin_bulk_read
 from ...storage.log.counting import AtCut, CountInvalidated, begin_count, count_stop
@@ -72,7 +74,7 @@ from ...wire.records import HEADER_BYTES, parse_header
 from ..serving.batch_threads import BatchThreads
 from ..serving.grpc_callers import GrpcAccess
 from ..serving.throttling import Throttling
-from .range_turns import ACTIVE_MAX, HELD_BYTES_MAX, RangeTurns, Turn
+from .range_turns import ACTIVE_MAX, HELD_BYTES_MAX, RangeTurns, Turn, standing_still
 
 log = logs.get(__name__)
 
@@ -85,6 +87,7 @@ CHUNK_BYTES_MAX: Final = HELD_BYTES_MAX // ACTIVE_MAX  # but one batch may be la
 TARGET_BYTES_MIN: Final = 1 << 10
 READ_THREADS: Final = 2
 PARK_AFTER_S: Final = 2.0  # a stream whose reader leaves a chunk for so long loses its turn
+LOOK_S: Final = 1.0  # between two looks at what readers take, while a stream waits for room
 WAITING_NOTE_S: Final = 5.0  # how often a stream in the queue sends its reader a message
 QUEUE_STALL_S: Final = 60.0  # when no stream makes progress for so long, waiting ones fail
 SAMPLE_BYTES_MAX: Final = 16 << 20  # of the one batch by which compression is judged
@@ -140,7 +143,10 @@ class DataService:
         self._cluster = cluster
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
         self._turns = RangeTurns()
-        self._ended = RateLimitedLines(log, "range_read_ended", "range_reads_ended")
+        self._room: asyncio.Task[None] | None = None
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="range-read-room")
+        self._ended = RateLimitedLines(log, "range_reader_ended", "range_readers_ended")
+        self._no_room = RateLimitedLines(log, "range_read_room_failed", "range_read_rooms_failed")
         # One at a time, and not in the threads of the reads: a log that an older version has written is
         # walked over.
         self._counts = ThreadPoolExecutor(1, thread_name_prefix="count")
@@ -166,7 +172,9 @@ class DataService:
 
     def close(self) -> None:
         """Shuts the threads down; streams in progress fail."""
-        for pool in (self._pool, self._counts):
+        if self._room is not None:
+            self._room.cancel()
+        for pool in (self._pool, self._looks, self._counts):
             pool.shutdown(wait=False, cancel_futures=True)
 
     # --- the calls ------------------------------------------------------------------------------------------
@@ -244,13 +252,13 @@ class DataService:
         try:
             caller = self._access.caller(context)
             self._access.require(caller, "ReadRange", request.topic)
-            end = partial(self._end, request, context.peer())
-            turn = self._turns.enter(granted.set, end, now())
+            turn = self._turns.enter(granted.set, context.peer(), now())
             async for chunk in self._chunks(request, turn, granted, caller.principal.name):
                 # the right may be taken back, and the session may end, while the stream waits
                 self._access.require(caller, "ReadRange", request.topic)
                 with self._parking(turn):
                     yield chunk
+                chunk.records = b""
         except (KafkaError, OSError) as error:
             await self._abort(context, request.topic, request.partition, error)
         finally:
@@ -451,6 +459,7 @@ class DataService:
                 )
             read = begin_bulk_read(replica.log, position, chunk_bytes, request.end)
             if not self._turns.hold(turn, read.length):
+                self._make_room_soon()
                 async for note in self._until_granted(request, turn, granted, position):
                     yield note
                 self._require_still_pinned(request, pinned, position)
@@ -477,7 +486,9 @@ class DataService:
                     )
                 aborted.note_told()
             size = len(records)
-            yield RecordsChunk(fields, records)
+            chunk = RecordsChunk(fields, records)
+            del records, read
+            yield chunk
             position = next_offset
             self._turns.sent(turn, size, loop.time())
             self._throttling.charge_client(QuotaKind.FETCH, user, CLIENT_ID, size)
@@ -509,12 +520,29 @@ class DataService:
     def _park(self, turn: Turn) -> None:
         self._turns.park(turn, asyncio.get_running_loop().time())
 
-    def _end(self, request: pb.ReadRangeRequest, peer: str) -> None:
+    def _make_room_soon(self) -> None:
+        if self._room is None or self._room.done():
+            consequence = "range reads wait until their chunks have room, or until the next one asks for it"
+            on_failure = log_failure("range_read_room", consequence=consequence)
+            self._room = spawn(self._make_room(), "range_read_room", on_failure)
+
+    async def _make_room(self) -> None:
         loop = asyncio.get_running_loop()
-        self._ended.line(
-            loop.time(), request.topic, topic=request.topic, partition=request.partition, reader=peer
-        )
-        loop.run_in_executor(self._pool, shut_connections_of, peer)
+        while self._turns.lacks_room:
+            parked, began = self._turns.parked, loop.time()
+            readers = {turn.reader for turn in parked}
+            try:
+                before = await loop.run_in_executor(self._looks, bytes_taken, readers)
+                await asyncio.sleep(LOOK_S)
+                after = await loop.run_in_executor(self._looks, bytes_taken, readers)
+                ended = self._turns.to_end(standing_still(parked, before, after, loop.time() - began))
+                await loop.run_in_executor(self._looks, shut_connections_of, ended)
+            except OSError as error:
+                self._no_room.line(loop.time(), "", reason=error)
+                await asyncio.sleep(LOOK_S)
+            else:
+                for reader in ended:
+                    self._ended.line(loop.time(), reader, reader=reader)
 
     async def _until_paid(
         self,

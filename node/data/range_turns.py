@@ -9,8 +9,9 @@ A read is in one of these states:
   turn; when the reader takes the chunk, the read queues again.
 
 All reads together hold chunks of `held_bytes_max`, or one batch that is larger.  A read has room for a chunk
-before it reads it.  Where there is none, the parked read that has held its chunk longest is ended, and its
-reader asks again; where no read is parked, the active ones send or park first.
+before it reads it.  Where there is none, those parked reads are ended whose readers stand still, the first
+one that which has held its chunk longest, and their readers ask again.  One that takes its chunk slowly is
+left alone: to it the end is a chunk that it has to take from its beginning.
 
 A read that has sent `turn_bytes` while others wait goes to the end of the queue: a long range does not delay
 the short ones.
@@ -21,8 +22,8 @@ fails only when that is long ago, however long the queue is.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,15 +33,17 @@ ACTIVE_MAX: Final = 128
 WAITING_MAX: Final = 4096
 HELD_BYTES_MAX: Final = 256 << 20
 TURN_BYTES: Final = 64 << 20
+MOVING_BYTES_S: Final = 16 << 10
+"""A reader takes so much a second for each chunk that it has not taken, or it stands still."""
 
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One read's place; `on_granted` is called when it becomes active, or has room, after it had to wait, and
-    `on_ended` when its chunk must leave the memory."""
+    """One read's place; `on_granted` is called when it becomes active, or has room, after it had to wait.
+    reader: the connection."""
 
     on_granted: Callable[[], None]
-    on_ended: Callable[[], None]
+    reader: str
     is_active: bool = False
     is_parked: bool = False
     held_bytes: int = 0
@@ -86,7 +89,28 @@ class RangeTurns:
     def held_bytes(self) -> int:
         return self._held_bytes
 
-    def enter(self, on_granted: Callable[[], None], on_ended: Callable[[], None], now: float) -> Turn:
+    @property
+    def lacks_room(self) -> bool:
+        """Whether a read waits for room."""
+        return bool(self._without_room)
+
+    @property
+    def parked(self) -> tuple[Turn, ...]:
+        """Those that hold a chunk, the longest first."""
+        return tuple(self._parked)
+
+    def to_end(self, still: Container[str]) -> list[str]:
+        """Which of the readers that stand still to end, so that all that wait have room."""
+        wanted = sum(turn.wanted_bytes for turn in self._without_room)
+        missing = self._held_bytes + wanted - self._held_bytes_max if wanted else 0
+        readers: dict[str, None] = {}
+        for turn in self._parked:
+            if missing > 0 and turn.reader in still:
+                readers[turn.reader] = None
+                missing -= turn.held_bytes
+        return list(readers)
+
+    def enter(self, on_granted: Callable[[], None], reader: str, now: float) -> Turn:
         """A place for a new read, active at once where one is free; raises THROTTLING_QUOTA_EXCEEDED when the
         queue is full."""
         if len(self._waiting) >= self._waiting_max:
@@ -95,7 +119,7 @@ class RangeTurns:
                 f"{self._active} range reads are in progress and {len(self._waiting)} wait for their "
                 "turn: try again",
             )
-        turn = Turn(on_granted, on_ended)
+        turn = Turn(on_granted, reader)
         if not self._waiting:
             self.progress_at = now  # the queue begins with this read, or there is none
         self._queue(turn)
@@ -120,7 +144,6 @@ class RangeTurns:
             turn.wanted_bytes = chunk_bytes
             if self._without_room or not self._take_room(turn):
                 self._without_room.append(turn)
-                self._give_room()
         return turn.may_read
 
     def park(self, turn: Turn, now: float) -> None:
@@ -153,7 +176,6 @@ class RangeTurns:
         assert all(turn.is_parked and turn.held_bytes for turn in self._parked)
         assert all(turn.is_active and turn.wanted_bytes for turn in self._without_room)
         if self._without_room:
-            assert not self._parked, "a parked read is ended before another waits for room"
             assert self._held_bytes + self._without_room[0].wanted_bytes > self._held_bytes_max
             assert self._held_bytes, "one chunk has room, whatever its size"
 
@@ -179,11 +201,7 @@ class RangeTurns:
             self._without_room.popleft().on_granted()
 
     def _take_room(self, turn: Turn) -> bool:
-        """Whether there is room for what the read wants, also by the end of others."""
-        while self._parked and not self._has_room(turn):
-            ended = next(iter(self._parked))
-            self._release(ended)
-            ended.on_ended()
+        """Whether there is room for what the read wants."""
         if not self._has_room(turn):
             return False
         turn.held_bytes, turn.wanted_bytes = turn.wanted_bytes, 0
@@ -206,3 +224,18 @@ class RangeTurns:
         turn.is_active = True
         turn.sent_bytes = 0
         self._active += 1
+
+
+def standing_still(
+    parked: Sequence[Turn], before: Mapping[str, int], after: Mapping[str, int], seconds: float
+) -> set[str]:
+    """The readers of these reads whose connections have hardly moved between two looks at how many bytes they
+    have taken; not those that were gone by the second one."""
+    chunks = Counter(turn.reader for turn in parked)
+    return {
+        reader
+        for reader, number in chunks.items()
+        if reader in before
+        and reader in after
+        and after[reader] - before[reader] < number * seconds * MOVING_BYTES_S
+    }

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.node.data.range_turns import RangeTurns, Turn
+from tidegate.node.data.range_turns import MOVING_BYTES_S, RangeTurns, Turn, standing_still
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 
@@ -18,14 +18,13 @@ class Reads:
     def __init__(self, **limits: int) -> None:
         self.turns = RangeTurns(**limits)
         self.granted: list[str] = []
-        self.ended: list[str] = []
         self.by_name: dict[str, Turn] = {}
 
     def enter(self, name: str, now: float = 0.0) -> Turn:
         def note() -> None:
             self.granted.append(name)
 
-        self.by_name[name] = self.turns.enter(note, lambda: self.ended.append(name), now)
+        self.by_name[name] = self.turns.enter(note, name, now)
         return self.by_name[name]
 
     def active(self) -> str:
@@ -64,17 +63,55 @@ def test_a_paused_reader_lets_others_read_and_queues_again() -> None:
     assert (reads.active(), reads.granted) == ("a", ["b", "a"])
 
 
-def test_the_read_that_has_held_its_chunk_longest_is_ended_for_room() -> None:
-    reads = Reads(active_max=4, held_bytes_max=2500)
-    a, b, c, d = (reads.enter(name) for name in "abcd")
-    for turn in (a, b):
+def test_those_that_have_held_their_chunks_longest_are_ended_as_far_as_there_is_no_room() -> None:
+    reads = Reads(active_max=8, held_bytes_max=3500)
+    a, b, c, d, e, f = (reads.enter(name) for name in "abcdef")
+    for turn in (a, b, c):
         assert reads.turns.hold(turn, 1000)
-    reads.turns.park(b, 1)
-    reads.turns.park(a, 2)
-    assert reads.turns.hold(c, 500)
-    assert reads.ended == [], "there is room beside them"
-    assert reads.turns.hold(d, 1000)
-    assert (reads.ended, reads.turns.held_bytes) == (["b"], 2500)
+    for turn in (c, b, a):
+        reads.turns.park(turn, 1)
+    assert reads.turns.hold(d, 500)
+    assert reads.turns.parked == (c, b, a)
+    assert (reads.turns.lacks_room, reads.turns.to_end("abc")) == (False, []), "there is room beside them"
+    assert not reads.turns.hold(e, 1000)
+    assert reads.turns.lacks_room
+    assert [reads.turns.to_end(still) for still in ("abc", "ab", "", "d")] == [["c"], ["b"], [], []]
+    assert not reads.turns.hold(f, 1)
+    assert reads.turns.to_end("abc") == ["c", "b"], "each that waits has room then"
+    assert reads.granted == []
+    reads.turns.leave(c, 2)
+    assert (reads.granted, reads.turns.held_bytes) == (["e"], 3500)
+    assert reads.turns.to_end("ab") == ["b"]
+
+
+def test_a_reader_of_several_ranges_is_ended_once() -> None:
+    turns = RangeTurns(held_bytes_max=2000)
+    one, two, other = (turns.enter(lambda: None, reader, 0) for reader in ("r", "r", "s"))
+    for turn in (one, two):
+        assert turns.hold(turn, 1000)
+        turns.park(turn, 0)
+    assert not turns.hold(other, 2000)
+    assert turns.to_end("r") == ["r"]
+
+
+@pytest.mark.parametrize(
+    ("readers", "before", "after", "still"),
+    [
+        ("a", {"a": 100}, {"a": 100}, "a"),
+        ("a", {"a": 100}, {"a": 99 + 2 * MOVING_BYTES_S}, "a"),
+        ("a", {"a": 100}, {"a": 100 + 2 * MOVING_BYTES_S}, ""),
+        ("aab", {"a": 0, "b": 0}, {"a": 4 * MOVING_BYTES_S - 1, "b": 2 * MOVING_BYTES_S}, "a"),
+        ("aab", {"a": 0, "b": 0}, {"a": 4 * MOVING_BYTES_S, "b": 0}, "b"),
+        ("ab", {"a": 0}, {"b": 0}, ""),  # gone, and another one that has just come
+        ("", {}, {}, ""),
+    ],
+)
+def test_a_reader_stands_still_whose_connection_hardly_moves_for_each_of_its_chunks(
+    readers: str, before: dict[str, int], after: dict[str, int], still: str
+) -> None:
+    turns = RangeTurns()
+    parked = [turns.enter(lambda: None, reader, 0) for reader in readers]
+    assert standing_still(parked, before, after, 2.0) == set(still)
 
 
 def test_the_chunks_of_active_reads_count() -> None:
@@ -90,16 +127,20 @@ def test_the_chunks_of_active_reads_count() -> None:
     assert reads.turns.held_bytes == 1100
 
 
-def test_a_read_without_room_gets_it_when_another_pauses() -> None:
+def test_a_read_without_room_gets_it_when_one_that_pauses_sends_or_ends() -> None:
     reads = Reads(active_max=2, held_bytes_max=1500)
     a, b = reads.enter("a"), reads.enter("b")
     assert reads.turns.hold(a, 1000)
     assert not reads.turns.hold(b, 1000)
     reads.turns.park(a, 1)
-    assert (reads.ended, b.may_read, reads.turns.held_bytes) == (["a"], True, 1000)
-    reads.turns.sent(a, 1000, 2)  # its reader had taken the chunk
+    assert (b.may_read, reads.turns.held_bytes) == (False, 1000), "its chunk is there until it is sent"
+    reads.turns.sent(a, 1000, 2)
     assert a.is_active
-    assert reads.turns.held_bytes == 1000
+    assert (b.may_read, reads.turns.held_bytes) == (True, 1000)
+    assert not reads.turns.hold(a, 1000)
+    reads.turns.park(b, 3)
+    reads.turns.leave(b, 4)
+    assert (a.may_read, reads.turns.held_bytes) == (True, 1000)
 
 
 def test_a_chunk_that_is_larger_than_the_bound_is_held_alone() -> None:
@@ -112,11 +153,12 @@ def test_a_chunk_that_is_larger_than_the_bound_is_held_alone() -> None:
 
 
 def test_a_read_that_owes_for_its_quota_holds_nothing_and_is_not_ended() -> None:
-    reads = Reads(active_max=2, held_bytes_max=100)
-    a, b = reads.enter("a"), reads.enter("b")
+    reads = Reads(active_max=3, held_bytes_max=100)
+    a, b, c = (reads.enter(name) for name in "abc")
     reads.turns.park(a, 1)
     assert reads.turns.hold(b, 1000)
-    assert reads.ended == []
+    assert not reads.turns.hold(c, 1000)
+    assert reads.turns.to_end("abc") == []
 
 
 def test_a_long_read_lets_waiting_reads_go_first() -> None:
@@ -154,7 +196,7 @@ def test_bounds_hold_and_no_turn_stays_free(steps: list[tuple[str, int]]) -> Non
     for step, number in steps:
         if step == "enter":
             try:
-                reads.append(turns.enter(ignore, ignore, 0))
+                reads.append(turns.enter(ignore, "reader", 0))
             except KafkaError:
                 assert turns.waiting == 3
         elif reads:

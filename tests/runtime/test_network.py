@@ -752,7 +752,9 @@ async def test_an_answer_is_a_whole_frame_or_an_error_that_tells_grpc_from_the_r
 @pytest.mark.parametrize(
     ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
 )
-def test_only_the_connection_of_the_named_client_is_shut(family: socket.AddressFamily, host: str) -> None:
+async def test_only_the_connection_of_the_named_client_is_seen_and_shut(
+    family: socket.AddressFamily, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the listener is of IPv6, and calls a client of IPv4 by a longer name."""
     with socket.socket(family) as listening:
         if family is socket.AF_INET6:
@@ -766,7 +768,22 @@ def test_only_the_connection_of_the_named_client_is_shut(family: socket.AddressF
             socket.create_connection(("127.0.0.1", port), 10) as other,
             listening.accept()[0] as of_other,
         ):
-            network.shut_connections_of(f"ipv4:127.0.0.1:{named.getsockname()[1]}")
+            peers = [f"ipv4:127.0.0.1:{named.getsockname()[1]}"]
+            network.shut_connections_of(peers)
+            assert network.bytes_taken(peers) == {}
+            of_named = accepted
+            of_named.send(b"x")
+            assert named.recv(1) == b"x", "of a listener that is none of gRPC's nothing is shut"
+            monkeypatch.setattr(network, "_grpc_ports", {port})
+            of_named.send(b"some more")
+            assert named.recv(9) == b"some more"
+            peers += ["unix:/tmp/s", "vsock:1:2", "", "ipv4:127.0.0.1:", "ipv6:%5B::1%5D:9"]
+            before = network.bytes_taken(peers)
+            assert list(before) == peers[:1]
+            of_named.send(bytes(1_000))
+            assert len(named.recv(1_000, socket.MSG_WAITALL)) == 1_000
+            await eventually(lambda: network.bytes_taken(peers)[peers[0]] >= before[peers[0]] + 1_000)
+            network.shut_connections_of(peers)
             assert named.recv(1) == accepted.recv(1) == b""
             of_other.send(b"x")
             assert other.recv(1) == b"x"

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,7 +25,7 @@ from tidegate.proto import data_pb2_grpc
 from tidegate.proto.range_chunks import RecordsChunk
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.network import grpc_channel_blocking
-from tidegate.spark.connection import DataClient, ReadError, offset_query
+from tidegate.spark.connection import DataClient, LeaderView, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.storage.cleaning.cleaner import CleaningResult, clean_now
 from tidegate.storage.log.lookup import OffsetRange, split_range
@@ -444,7 +448,7 @@ def set_turns(cluster: ServedCluster, turns: RangeTurns) -> None:
 
 def hold_turn(cluster: ServedCluster, turns: RangeTurns) -> Turn:
     async def enter() -> Turn:
-        return turns.enter(lambda: None, lambda: None, asyncio.get_running_loop().time())
+        return turns.enter(lambda: None, "held", asyncio.get_running_loop().time())
 
     found: Turn = cluster.run(enter())
     return found
@@ -546,6 +550,7 @@ def paused_and_others(
 ) -> list[int]:
     """The rows of a range whose reader pauses for an hour after its first chunk, while others read."""
     monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
+    monkeypatch.setattr(data_service, "LOOK_S", 0.05)
     with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "10000000"}) as cluster:
         cluster.fill("flights", 0, steps, leader=1)
         set_turns(cluster, turns)
@@ -575,10 +580,107 @@ def test_a_reader_that_pauses_at_the_bound_is_ended_and_goes_on_where_it_was(
     with caplog.at_level(logging.INFO):
         found = paused_and_others(tmp_path, monkeypatch, RangeTurns(held_bytes_max=1_000_000), steps)
     assert found == list(range(48))
-    assert len([line for line in caplog.messages if "range_read_ended" in line]) == 1
-    # of one process both channels have one connection, so the other reader goes on as well
+    assert len([line for line in caplog.messages if "range_reader_ended" in line]) == 1
     interrupted = [line for line in caplog.messages if "range_read_interrupted" in line]
     assert "position=1 " in interrupted[-1]
+
+
+@contextmanager
+def slow_link(address: str, bytes_a_step: int, step_s: float) -> Iterator[str]:
+    """The address behind which answers of this one come at a limited speed to each connection."""
+    host, port = address.rsplit(":", 1)
+    listening = socket.create_server(("127.0.0.1", 0))
+    opened: list[socket.socket] = [listening]
+
+    def carry(source: socket.socket, target: socket.socket, size: int, pause_s: float) -> None:
+        with suppress(OSError):
+            while data := source.recv(size):
+                target.sendall(data)
+                time.sleep(pause_s)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                client = listening.accept()[0]
+                with socket.socket() as server:
+                    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+                    server.connect((host, int(port)))
+                    opened.extend((client, server.dup()))
+                up, down = (client, opened[-1], 1 << 16, 0.0), (opened[-1], client, bytes_a_step, step_s)
+                for ends in (up, down):
+                    threads.append(threading.Thread(target=carry, args=ends))
+                    threads[-1].start()
+
+    threads = [threading.Thread(target=serve)]
+    threads[0].start()
+    try:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        for each in opened:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+        for each in opened:
+            each.close()
+
+
+def test_readers_that_take_their_chunks_slowly_do_not_end_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two chunks have room, four readers want one, and each takes several looks for one."""
+    monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
+    monkeypatch.setattr(data_service, "LOOK_S", 0.1)
+    steps = [
+        Step(encode_batch([record]), [record], -1) for record in [NewRecord(b"k", bytes(12_000_000))] * 2
+    ]
+    with ServedCluster(tmp_path, nodes=1, **{"max.message.bytes": "20000000"}) as cluster:
+        cluster.fill("flights", 0, steps, leader=1)
+        set_turns(cluster, RangeTurns(held_bytes_max=25_000_000))
+        with slow_link(cluster.bootstrap, 1 << 16, 0.002) as address:
+            leader = LeaderView(1, -1, address)
+
+            def read_all(_: int) -> int:
+                client = DataClient([address], retry_timeout_ms=60_000)
+                client.remember_leader("flights", 0, leader)
+                try:
+                    return len(read(client, 0, 0, len(steps)))
+                finally:
+                    client.close()
+
+            with caplog.at_level(logging.INFO), ThreadPoolExecutor(4) as pool:
+                assert list(pool.map(read_all, range(4))) == [len(steps)] * 4
+    assert [line for line in caplog.messages if "interrupted" in line or "range_reader_ended" in line] == []
+
+
+def test_a_stream_that_waits_for_room_keeps_nothing_that_it_has_sent(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_service, "WAITING_NOTE_S", 0.0)
+    turns, before = RangeTurns(held_bytes_max=1), cluster.nodes[1].service._turns
+    context = SimpleNamespace(peer=lambda: "ipv4:127.0.0.1:1", invocation_metadata=tuple, auth_context=dict)
+    request = first_records(accepts_waiting=True, chunk_bytes=1)
+    request.end = 1_000
+
+    async def run() -> None:
+        stream: Any = cluster.nodes[1].service.ReadRange(request, context)  # type: ignore[arg-type]
+        sent = await anext(stream)
+        assert sent.records
+        holding = turns.enter(lambda: None, "other", 0)
+        assert not turns.hold(holding, 1_000), "it gets its room when the stream goes on"
+        assert (await anext(stream)).fields.waiting
+        assert not sent.records
+        await stream.aclose()
+        turns.leave(holding, 0)
+
+    set_turns(cluster, turns)
+    try:
+        cluster.run(run())
+    finally:
+        set_turns(cluster, before)
 
 
 def test_readers_whose_chunks_have_no_room_together_all_read_everything(
@@ -628,8 +730,7 @@ def test_a_reader_that_does_not_take_a_note_keeps_no_turn(
     client.close()
 
     async def take() -> None:
-        chunks = [chunk async for chunk in silent]
-        assert any(chunk.records for chunk in chunks)
+        assert any([bool(chunk.records) async for chunk in silent])
 
     cluster.run(take())
     assert (turns.active, turns.waiting, turns.held_bytes) == (0, 0, 0)

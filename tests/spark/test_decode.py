@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.spark.arrow_schema import arrow_schema
 from tidegate.spark.decoding import kernel_decoder, numpy_decoder
+from tidegate.spark.decoding.columns import CONSTANT_ROWS, to_batch
 from tidegate.spark.decoding.decode import Target, decode_batches
 from tidegate.spark.decoding.decompression import Budget, Malformed
 from tidegate.spark.decoding.numpy_decoder import HEADER_TURNS_MAX
@@ -31,6 +32,7 @@ from tidegate.wire.records import (
     set_log_append_time,
 )
 
+BASE_TIMESTAMP_AT = 27  # in a batch
 OFFSET_DELTA_AT = 3  # in a record of less than 64 bytes: behind its length, attributes and time
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 FOREVER = 1 << 60
@@ -315,6 +317,13 @@ def test_a_projection_keeps_the_order_of_its_columns() -> None:
     assert list(decode_all(chunk, columns=("value", "offset"))[0]) == ["value", "offset"]
 
 
+@pytest.mark.parametrize("rows", [1, CONSTANT_ROWS, CONSTANT_ROWS + 1, 2 * CONSTANT_ROWS])
+def test_topic_and_partition_stand_in_each_of_few_and_of_many_rows(rows: int) -> None:
+    batch = to_batch(Target("flüge", 3, ("partition", "topic"), 0, FOREVER), rows, {})
+    batch.validate(full=True)
+    assert batch.to_pydict() == {"partition": [3] * rows, "topic": ["flüge"] * rows}
+
+
 def test_the_arrow_schema_is_what_spark_demands() -> None:
     for include_headers in (False, True):
         schema = spark_schema(include_headers=include_headers)
@@ -441,6 +450,7 @@ def test_a_walk_over_headers_refuses_what_turns_refuse(data: st.DataObject) -> N
     assert outcome(data.draw(st.integers(0, 2))) == outcome(HEADER_TURNS_MAX)
 
 
+@example(b"\x80" * 10 + b"\0")
 @settings(max_examples=300)
 @given(st.binary(max_size=11) | st.integers(0, 127).map(lambda last: b"\xff" * 9 + bytes([last])))
 def test_one_varint_is_read_as_many_are(octets: bytes) -> None:
@@ -474,3 +484,90 @@ def test_a_batch_that_contradicts_its_header_is_refused(damage: str) -> None:
     with pytest.raises(KafkaError, match="flights-3, offsets 5 to") as caught:
         decode_all(bytes(chunk))
     assert caught.value.code == ErrorCode.INVALID_RECORD
+
+
+# ---- malformed records -------------------------------------------------------------------------------------
+
+
+def raw(*fields: int, rest: bytes = b"") -> bytes:
+    """A record of these fields after its attributes: time, offset, length of the key, ..."""
+    body = b"\0" + b"".join(map(zigzag, fields)) + rest
+    return zigzag(len(body)) + body
+
+
+def batch_of(*records: bytes) -> bytes:
+    chunk = bytearray(encode_batch([NewRecord(None, None)] * len(records), base_offset=5)[:HEADER_BYTES])
+    chunk += b"".join(records)
+    chunk[8:12] = (len(chunk) - 12).to_bytes(4, "big")
+    return bytes(chunk)
+
+
+WHOLE = [raw(0, number, -1, -1, 0) for number in range(3)]
+NEGATIVE = bytes([WHOLE[0][0] | 1]) + WHOLE[0][1:]
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([NEGATIVE], "negative record length"),
+        ([raw(0, 0, -2, -1, 0)], "negative length"),
+        ([raw(0, 0, -1, -2, 0)], "negative length"),
+        ([raw(0, 0, 1 << 40, -1, 0)], "length beyond the batch"),
+        ([raw(0, 0, -1, 1 << 40, 0)], "length beyond the batch"),
+        ([raw(0, 0, -1, 7, 0), WHOLE[1]], "key and value reach beyond the record"),
+        ([raw(0, 0, 7, -1, 0), WHOLE[1]], "key and value reach beyond the record"),
+        ([raw(0, 0, -1, 0), WHOLE[1]], "key and value reach beyond the record"),  # no number of headers
+        ([raw(0, -1, -1, -1, 0)], "offsets do not ascend"),
+        ([raw(0, -1, -1, -1, 0), *WHOLE[1:]], "offsets do not ascend"),
+        ([raw(0, 1, -1, -1, 0)], "offsets do not ascend"),
+        ([WHOLE[0], WHOLE[0], WHOLE[2]], "offsets do not ascend"),
+        ([WHOLE[1], WHOLE[0], WHOLE[2]], "offsets do not ascend"),
+        ([raw(0, 0, -1, -1, -1)], "number of headers"),
+        ([raw(0, 0, -1, -1, 1 << 40)], "number of headers"),
+        ([raw(0, 0, -1, -1, 50), raw(0, 1, -1, -1, 50)], "number of headers"),  # both together
+        ([raw(0, number, -1, -1, 1 << 62) for number in range(4)], "number of headers"),  # 0 in 64 bits
+        ([raw(0, 0, -1, -1, 1, -1, -1), raw(0, 1, -1, -1, 1, 0, -1)], "length of a header"),
+        ([raw(0, 0, -1, -1, 1, 0, 5), WHOLE[1]], "headers reach beyond the record"),
+        ([raw(0, 0, -1, -1, 0, rest=b"?")], "bytes are left after the last header"),
+        ([raw(0, 0, rest=b"\x80" * 10 + b"\0" * 3)], "varint of more than ten bytes"),
+        ([b"\x80" * 5 + b"\0" * 7], "more than five bytes"),
+        ([b"\x80"], "a record length is cut off"),
+        ([b"\x80" * 2], "a record length is cut off"),
+        ([WHOLE[0], WHOLE[1][:-1]], "do not fill it"),
+        ([WHOLE[0], WHOLE[1] + b"\0"], "do not fill it"),
+        ([raw(0, 0, -1, 9000, 0, rest=bytes(9000)) + b"\0"], "do not fill it"),
+        ([zigzag(9024) + raw(0, 0, -1, 9015, rest=bytes(9016))[3:]], "do not fill it"),  # a byte is missing
+    ],
+)
+def test_a_record_that_is_none_is_refused_and_the_reason_is_said(records: list[bytes], reason: str) -> None:
+    with pytest.raises(KafkaError, match=f"a record cannot be decoded: .*{reason}") as caught:
+        decode_all(batch_of(*records))
+    assert caught.value.code == ErrorCode.INVALID_RECORD
+
+
+def test_a_record_with_the_least_in_it_is_decoded() -> None:
+    assert [row["offset"] for row in decode_all(batch_of(*WHOLE))] == [5, 6, 7]
+
+
+def test_a_time_of_appending_stands_for_any_time_of_creation() -> None:
+    """Also for one that is beyond 64 bits."""
+    beyond = bytearray(batch_of(raw(5, 0, -1, -1, 0)))
+    beyond[BASE_TIMESTAMP_AT : BASE_TIMESTAMP_AT + 8] = ((1 << 63) - 1).to_bytes(8, "big")
+    appended = bytearray(beyond)
+    set_log_append_time(memoryview(appended), 0, 1_600_000_000_000)
+    beyond[:8] = (6).to_bytes(8, "big")
+    (row,) = actual_rows(bytes(appended))
+    assert (row["timestamp_us"], row["timestampType"]) == (1_600_000_000_000_000, 1)
+    with pytest.raises(KafkaError, match=f"record at offset 6 has the timestamp {(1 << 63) + 4} ms"):
+        actual_rows(bytes(appended + beyond))
+
+
+def test_records_of_less_than_8_kib_are_walked_by_the_short_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the loop for records of any length costs more")
+
+    monkeypatch.setattr(numpy_decoder, "_walk_any_records", refuse)
+    monkeypatch.setattr(kernel_decoder, "kernel", None)
+    lengths = [*range(300), *range(300, 8_180, 61), 8_180]
+    chunk = encode_batch([NewRecord(None, bytes(length)) for length in lengths])
+    assert [len(row["value"]) for row in decode_all(chunk, columns=("value",))] == lengths

@@ -14,6 +14,7 @@ from tidegate.spark.options import (
     EARLIEST,
     LATEST,
     AtOffsets,
+    AtTimestamps,
     EveryPartition,
     OptionError,
     Partitions,
@@ -59,6 +60,13 @@ def test_explicit_offsets_are_taken_as_they_are() -> None:
     assert freeze_range(KEY, options, LIMITS, None, None) == FrozenRange(20, 55)
     special = replace(OPTIONS, starting=AtOffsets({KEY: EARLIEST}), ending=AtOffsets({KEY: LATEST}))
     assert freeze_range(KEY, special, LIMITS, None, None) == FrozenRange(10, 90)
+    for start, found in (
+        (10, FrozenRange(10, 100)),
+        (100, FrozenRange(100, 100)),
+        (LATEST, FrozenRange(100, 100)),
+    ):
+        uncommitted = replace(OPTIONS, starting=AtOffsets({KEY: start}), read_committed=False)
+        assert freeze_range(KEY, uncommitted, LIMITS, None, None) == found
 
 
 @pytest.mark.parametrize(
@@ -77,6 +85,15 @@ def test_offsets_that_are_not_there_fail_unless_loss_is_accepted(
     with pytest.raises(ReadError, match="failOnDataLoss=false"):
         freeze_range(KEY, options, LIMITS, None, None)
     assert freeze_range(KEY, replace(options, fail_on_data_loss=False), LIMITS, None, None) == cut
+
+
+def test_a_read_may_end_at_the_first_offset_of_all() -> None:
+    """0 is an offset like any other, also as the answer about a time."""
+    whole = replace(LIMITS, log_start_offset=0)
+    ending = replace(OPTIONS, ending=AtOffsets({KEY: 0}))
+    assert freeze_range(KEY, ending, whole, None, None) == FrozenRange(0, 0)
+    assert freeze_range(KEY, OPTIONS, whole, None, replace(whole, offset=0)) == FrozenRange(0, 0)
+    assert freeze_range(KEY, OPTIONS, whole, replace(whole, offset=0), None) == FrozenRange(0, 90)
 
 
 def test_a_time_after_the_last_record_starts_nowhere_and_ends_at_the_end() -> None:
@@ -139,10 +156,42 @@ def test_a_time_above_the_cut_is_after_its_last_record() -> None:
     part, at_95 = CutPartition(10, 90, {}), replace(LIMITS, offset=95)
     options = replace(OPTIONS, takes_cut=True, read_committed=False)
     assert freeze_at_cut(KEY, options, part, LIMITS, None) == FrozenRange(10, 90)
-    with pytest.raises(ReadError, match="startingOffsetsByTimestampStrategy=latest"):
-        freeze_at_cut(KEY, options, part, LIMITS, at_95)
+    for start in (at_95, replace(LIMITS, offset=90)):
+        with pytest.raises(ReadError, match="startingOffsetsByTimestampStrategy=latest"):
+            freeze_at_cut(KEY, options, part, LIMITS, start)
+    assert freeze_at_cut(KEY, options, part, LIMITS, replace(LIMITS, offset=89)) == FrozenRange(89, 90)
     latest = replace(options, starting_after_last_is_error=False)
     assert freeze_at_cut(KEY, latest, part, LIMITS, at_95) == FrozenRange(90, 90)
+
+
+@pytest.mark.parametrize(
+    ("log", "start", "earliest", "found", "lost"),
+    [
+        ((10, 90), None, None, FrozenRange(10, 90), ""),
+        ((10, 100), 40, None, FrozenRange(40, 90), ""),
+        ((50, 100), None, None, FrozenRange(50, 90), "the log begins at 50 now"),
+        ((90, 120), None, None, FrozenRange(90, 90), "the log begins at 90 now"),
+        ((95, 120), None, None, FrozenRange(90, 90), "the log begins at 95 now"),
+        ((50, 100), 60, 55, FrozenRange(60, 90), ""),  # an older record is there: none is missing
+        ((50, 100), 60, 60, FrozenRange(60, 90), "the log begins at 50 now"),
+        ((50, 100), 90, 55, FrozenRange(90, 90), ""),
+        ((10, 70), None, None, FrozenRange(10, 70), "the log ends at 70 now"),
+        ((10, 70), 80, None, FrozenRange(70, 70), "the log ends at 70 now"),
+        ((0, 5), None, None, FrozenRange(5, 5), "the log ends at 5 now"),
+    ],
+)
+def test_what_a_log_no_longer_has_of_a_cut_is_a_loss(
+    log: tuple[int, int], start: int | None, earliest: int | None, found: FrozenRange, lost: str
+) -> None:
+    """`start` and `earliest` are offsets that answer a time."""
+    part, now = CutPartition(10, 90, {}), OffsetAnswer(log[1], log[0], log[1], log[1])
+    answers = [None if offset is None else replace(now, offset=offset) for offset in (start, earliest)]
+    options = replace(OPTIONS, takes_cut=True, read_committed=False, starting_after_last_is_error=False)
+    if lost:
+        with pytest.raises(ReadError, match=rf"the cut has \[10, 90\), and {lost}.* failOnDataLoss=false"):
+            freeze_at_cut(KEY, options, part, now, *answers)
+        options = replace(options, fail_on_data_loss=False)
+    assert freeze_at_cut(KEY, options, part, now, *answers) == found
 
 
 def test_a_log_without_a_record_has_lost_what_its_cut_had() -> None:
@@ -184,14 +233,32 @@ def test_partitions_are_chosen_by_name_pattern_or_list() -> None:
     assert choose_partitions(Pattern("^flight$"), FOUND) == ({}, [])
     assert choose_partitions(Pattern("^[a-z&&[^f]]+$"), FOUND)[1] == [("late", 0)]  # as Java reads it
     with pytest.raises(OptionError, match="has no partition 7: it has 2"):
-        choose_partitions(Partitions({"flights": (7,)}), FOUND)
+        choose_partitions(Partitions({"flights": (16, 7)}), FOUND)
+
+
+def test_topics_of_a_pattern_are_read_in_the_order_of_their_names() -> None:
+    found = dict(reversed(FOUND.items()))
+    assert choose_partitions(Pattern(".*"), found)[1] == [("flights", 0), ("flights", 1), ("late", 0)]
+
+
+@pytest.mark.parametrize(("expression", "is_said"), [("^flight$", True), ("^flights$", False)])
+def test_a_pattern_without_a_topic_is_said(
+    expression: str, is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    choose_partitions(Pattern(expression), FOUND)
+    assert [line for line in caplog.messages if "no_topic_matches" in line] == caplog.messages
+    assert bool(caplog.messages) == is_said
 
 
 def test_bounds_by_partition_must_name_exactly_what_is_read() -> None:
     keys = [("flights", 0), ("flights", 1)]
     require_all_named("starting", EveryPartition(EARLIEST), keys)
-    with pytest.raises(OptionError, match="flights-1 is missing"):
+    require_all_named("starting", AtOffsets(dict.fromkeys(keys, 1)), keys)
+    require_all_named("starting", AtTimestamps(dict.fromkeys(keys, 1)), keys)
+    with pytest.raises(OptionError, match=r"^startingOffsets must name .* flights-1 is missing"):
         require_all_named("starting", AtOffsets({("flights", 0): 1}), keys)
+    with pytest.raises(OptionError, match=r"^startingOffsetsByTimestamp must name .* flights-1 is missing"):
+        require_all_named("starting", AtTimestamps({("flights", 0): 1}), keys)
     with pytest.raises(OptionError, match="flights-2, which is not read"):
         require_all_named("ending", AtOffsets({("flights", n): 1 for n in range(3)}), keys)
 
@@ -207,6 +274,25 @@ def test_min_partitions_divides_the_largest_ranges_until_there_are_so_many() -> 
     found = reach_task_min(splits, 7)
     assert found["b", 0] == make((5, 6, 666), (6, 7, 666), (7, 8, 666))  # no more than one offset each
     assert [(part.start, part.end) for part in found["a", 0]] == [(0, 33), (33, 66), (66, 100), (100, 110)]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "count_min", "tasks"),
+    [
+        ([(0, 100, 10), (100, 200, 1000)], 3, [1, 2]),  # the largest one, wherever it stands
+        ([(0, 100, 1000), (100, 200, 900)], 4, [2, 2]),  # which then has smaller tasks
+        ([(0, 100, 0), (100, 200, 0)], 4, [2, 2]),
+        ([(0, 2, 10)], 2, [2]),
+        ([(0, 1, 1000), (1, 5, 10)], 4, [1, 3]),  # an offset is not divided
+        ([(TASKS_MAX, TASKS_MAX + 3, 10)], 1 << 40, [3]),
+        ([(0, 1 << 60, 10)], 2, [2]),
+    ],
+)
+def test_tasks_are_made_of_the_range_that_has_the_largest(
+    ranges: list[tuple[int, int, int]], count_min: int, tasks: list[int]
+) -> None:
+    splits = {("flights", number): make(whole) for number, whole in enumerate(ranges)}
+    assert [len(parts) for parts in reach_task_min(splits, count_min).values()] == tasks
 
 
 SPLITS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 10_000)), min_size=1, max_size=8)
@@ -243,7 +329,7 @@ def test_what_is_much_when_decompressed_is_divided_where_that_is_known() -> None
     unknown = {KEY: make((0, 600, 69_000))}
     assert limit_decompressed(unknown, 1) == unknown
     # a record is not divided
-    assert len(limit_decompressed({KEY: [SplitRange(0, 2, 69_000, 540_000_000)]}, 1_000)[KEY]) == 2
+    assert len(limit_decompressed({KEY: [SplitRange(100, 102, 69_000, 540_000_000)]}, 1_000)[KEY]) == 2
 
 
 def test_tasks_without_number_are_refused_before_they_are_made() -> None:
@@ -290,7 +376,7 @@ def planned(*sizes: tuple[int, int]) -> list[PlannedRange]:
     ("sizes", "records_max", "tasks"),
     [
         ([(10, 60), (10, 60), (10, 60)], None, [2, 1]),
-        ([(10, 100), (10, 1), (10, 1)], None, [1, 2]),
+        ([(10, 100), (10, 99), (10, 1)], None, [1, 2]),
         ([(10, 500), (10, 500)], None, [1, 1]),
         ([(10, 1)] * 5, 20, [2, 2, 1]),
         ([(90, 1), (10, 1)], 50, [1, 1]),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import pytest
+from tidegate.client import blocking
 from tidegate.runtime.tls import TlsError
-from tidegate.security.client_security import SecurityError
-from tidegate.spark.streaming.group_commits import GroupCommits
+from tidegate.security.client_security import ClientSecurity, SecurityError
+from tidegate.spark.streaming.group_commits import COMMIT_TIMEOUT_S, GroupCommits, kafka_committer
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 KEY = ("flights", 0)
@@ -87,6 +88,7 @@ def test_a_coordinator_that_does_not_answer_holds_up_nobody_for_long() -> None:
     assert cluster.asked.wait(10)
     commits.flush(timeout_s=0.01)
     assert commits._thread.is_alive(), "it waits still"
+    assert commits._thread.daemon, "and would not keep the process"
     cluster.proceed.set()
     commits.close()
     assert not commits._thread.is_alive()
@@ -104,6 +106,29 @@ def test_no_caller_waits_for_a_commit_that_ended_by_a_defect() -> None:
     assert cluster.closed == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_caller_that_waits_already_is_woken_by_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Coordinator(fails=True, failure=RuntimeError("a defect"))
+    commits = GroupCommits("etl", lambda: cluster)
+    commits.store({KEY: 1})
+    assert cluster.asked.wait(10)
+    wait_for = commits._changed.wait_for
+
+    def wait(is_done: Callable[[], bool], timeout_s: float) -> bool:
+        def look() -> bool:
+            found = is_done()
+            cluster.proceed.set()  # the commit ends when this caller waits and no longer has the lock
+            return found
+
+        return wait_for(look, timeout_s)
+
+    monkeypatch.setattr(commits._changed, "wait_for", wait)
+    caller = threading.Thread(target=commits.flush, args=(3_600,), daemon=True)
+    caller.start()
+    caller.join(10)
+    assert not caller.is_alive()
+
+
 @pytest.mark.parametrize(
     "failure", [OSError("refused"), SecurityError("no right"), TlsError("no certificate")]
 )
@@ -119,6 +144,7 @@ def test_a_failure_of_any_kind_is_no_end_of_the_commits(failure: Exception) -> N
     assert cluster.committed == [{KEY: 2}]
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_failure_is_logged_once_and_the_next_micro_batch_tries_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -139,4 +165,16 @@ def test_a_failure_is_logged_once_and_the_next_micro_batch_tries_again(
     assert [record.msg for record in caplog.records] == ["offsets_not_committed"] * 2, (
         "after a success the next failure is news"
     )
-    assert cluster.connections == cluster.closed, "a new client after each failure, and none left"
+    assert (cluster.connections, cluster.closed) == (4, 4), "a new client after each failure, and none left"
+
+
+def test_a_committer_is_a_client_of_the_listeners_that_were_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    monkeypatch.setattr(blocking, "Admin", lambda *args, **named: made.append((args, named)))
+    security = ClientSecurity("SASL_PLAINTEXT", mechanism="PLAIN", username="alice", password="x")
+    connect = kafka_committer(("a:9092", "b:9092"), security)
+    assert made == []
+    connect()
+    ((addresses, named),) = made
+    assert addresses == ("a:9092,b:9092",)
+    assert (named["timeout_s"], named["security"]) == (COMMIT_TIMEOUT_S, security)
