@@ -28,7 +28,8 @@ The chunks of all streams are bounded in bytes.  A stream that must make room, s
 of its chunk, ends with its connection: while a message waits for its reader, gRPC's server for asyncio
 neither ends a call with an error nor frees the message.  To the reader this is a node that was lost: it
 connects again, and asks for the rest.  Whether a reader takes something is what its connection has
-acknowledged between two looks, which are taken while a stream waits for room.
+acknowledged for ten seconds, by looks that are taken while a stream waits for room: behind a proxy that has
+full buffers a slow reader is acknowledged only now and then.
 
 A plan of ranges lets others run every few milliseconds; then it makes sure that this node still leads in the
 same epoch, and that the range is still there, and goes on in the segments that there are by then.
@@ -74,7 +75,7 @@ from ...wire.records import HEADER_BYTES, parse_header
 from ..serving.batch_threads import BatchThreads
 from ..serving.grpc_callers import GrpcAccess
 from ..serving.throttling import Throttling
-from .range_turns import ACTIVE_MAX, HELD_BYTES_MAX, RangeTurns, Turn, standing_still
+from .range_turns import ACTIVE_MAX, HELD_BYTES_MAX, Looks, RangeTurns, Turn
 
 log = logs.get(__name__)
 
@@ -144,7 +145,8 @@ class DataService:
         self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="bulk-read")
         self._turns = RangeTurns()
         self._room: asyncio.Task[None] | None = None
-        self._looks = ThreadPoolExecutor(1, thread_name_prefix="range-read-room")
+        self._looks = Looks()
+        self._looking = ThreadPoolExecutor(1, thread_name_prefix="range-read-room")
         self._ended = RateLimitedLines(log, "range_reader_ended", "range_readers_ended")
         self._no_room = RateLimitedLines(log, "range_read_room_failed", "range_read_rooms_failed")
         # One at a time, and not in the threads of the reads: a log that an older version has written is
@@ -174,7 +176,7 @@ class DataService:
         """Shuts the threads down; streams in progress fail."""
         if self._room is not None:
             self._room.cancel()
-        for pool in (self._pool, self._looks, self._counts):
+        for pool in (self._pool, self._looking, self._counts):
             pool.shutdown(wait=False, cancel_futures=True)
 
     # --- the calls ------------------------------------------------------------------------------------------
@@ -529,20 +531,18 @@ class DataService:
     async def _make_room(self) -> None:
         loop = asyncio.get_running_loop()
         while self._turns.lacks_room:
-            parked, began = self._turns.parked, loop.time()
-            readers = {turn.reader for turn in parked}
             try:
-                before = await loop.run_in_executor(self._looks, bytes_taken, readers)
-                await asyncio.sleep(LOOK_S)
-                after = await loop.run_in_executor(self._looks, bytes_taken, readers)
-                ended = self._turns.to_end(standing_still(parked, before, after, loop.time() - began))
-                await loop.run_in_executor(self._looks, shut_connections_of, ended)
-            except OSError as error:
-                self._no_room.line(loop.time(), "", reason=error)
-                await asyncio.sleep(LOOK_S)
-            else:
+                parked = self._turns.parked
+                readers = {turn.reader for turn in parked}
+                taken = await loop.run_in_executor(self._looking, bytes_taken, readers)
+                ended = self._turns.to_end(self._looks.standing_still(loop.time(), parked, taken))
+                if ended:
+                    await loop.run_in_executor(self._looking, shut_connections_of, ended)
                 for reader in ended:
                     self._ended.line(loop.time(), reader, reader=reader)
+            except OSError as error:
+                self._no_room.line(loop.time(), "", reason=error)
+            await asyncio.sleep(LOOK_S)
 
     async def _until_paid(
         self,

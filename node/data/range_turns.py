@@ -35,6 +35,7 @@ HELD_BYTES_MAX: Final = 256 << 20
 TURN_BYTES: Final = 64 << 20
 MOVING_BYTES_S: Final = 16 << 10
 """A reader takes so much a second for each chunk that it has not taken, or it stands still."""
+STILL_S: Final = 10.0
 
 
 @dataclass(slots=True, eq=False)
@@ -226,16 +227,33 @@ class RangeTurns:
         self._active += 1
 
 
-def standing_still(
-    parked: Sequence[Turn], before: Mapping[str, int], after: Mapping[str, int], seconds: float
-) -> set[str]:
-    """The readers of these reads whose connections have hardly moved between two looks at how many bytes they
-    have taken; not those that were gone by the second one."""
-    chunks = Counter(turn.reader for turn in parked)
-    return {
-        reader
-        for reader, number in chunks.items()
-        if reader in before
-        and reader in after
-        and after[reader] - before[reader] < number * seconds * MOVING_BYTES_S
-    }
+class Looks:
+    """At what the readers of parked reads have taken, from time to time while another read waits for room.
+
+    A reader behind a proxy that has full buffers is acknowledged only now and then, so one stands still that
+    has taken next to nothing for `still_s`, with chunks to take all the time."""
+
+    def __init__(self, still_s: float = STILL_S) -> None:
+        self._still_s = still_s
+        self._looks: deque[tuple[float, Sequence[Turn], Mapping[str, int]]] = deque()
+
+    def standing_still(self, now: float, parked: Sequence[Turn], taken: Mapping[str, int]) -> set[str]:
+        """The readers that stand still; none before the looks reach back so far.  taken: bytes by reader,
+        without those that are gone."""
+        looks = self._looks
+        while looks and looks[0][0] < now - 2 * self._still_s:
+            looks.popleft()  # nobody has waited for room since
+        looks.append((now, parked, taken))
+        while len(looks) > 1 and looks[1][0] <= now - self._still_s:
+            looks.popleft()
+        at, were_parked, before = looks[0]
+        if at > now - self._still_s:
+            return set()
+        chunks = Counter(turn.reader for turn in set(were_parked).intersection(parked))
+        return {
+            reader
+            for reader, number in chunks.items()
+            if reader in before
+            and reader in taken
+            and taken[reader] - before[reader] < number * (now - at) * MOVING_BYTES_S
+        }

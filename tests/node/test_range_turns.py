@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.node.data.range_turns import MOVING_BYTES_S, RangeTurns, Turn, standing_still
+from tidegate.node.data.range_turns import MOVING_BYTES_S, Looks, RangeTurns, Turn
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 
@@ -109,9 +109,26 @@ def test_a_reader_of_several_ranges_is_ended_once() -> None:
 def test_a_reader_stands_still_whose_connection_hardly_moves_for_each_of_its_chunks(
     readers: str, before: dict[str, int], after: dict[str, int], still: str
 ) -> None:
-    turns = RangeTurns()
+    turns, looks = RangeTurns(), Looks(2.0)
     parked = [turns.enter(lambda: None, reader, 0) for reader in readers]
-    assert standing_still(parked, before, after, 2.0) == set(still)
+    assert looks.standing_still(10.0, parked, before) == set()
+    assert looks.standing_still(12.0, parked, after) == set(still)
+
+
+def test_a_reader_is_looked_at_for_the_whole_time() -> None:
+    """Its bytes are acknowledged now and then, or it had no chunk to take, or nobody looked."""
+    turns, looks = RangeTurns(), Looks(3.0)
+    a, b = (turns.enter(lambda: None, reader, 0) for reader in "ab")
+    enough = 4 * MOVING_BYTES_S
+    found = [
+        looks.standing_still(now, parked, {"a": a_taken, "b": 0})
+        for now, parked, a_taken in (
+            (1.0, [a], 0), (2.0, [a], 0), (3.5, [a, b], enough),  # b's chunk is new
+            (4.0, [a, b], enough), (6.4, [a, b], enough), (6.5, [b, a], enough), (7.0, [b], enough),
+            (90.0, [a, b], enough), (92.9, [a, b], enough), (93.0, [a, b], enough),
+        )
+    ]  # fmt: skip
+    assert found == [set(), set(), set(), set(), {"a"}, {"a", "b"}, {"b"}, set(), set(), {"a", "b"}]
 
 
 def test_the_chunks_of_active_reads_count() -> None:

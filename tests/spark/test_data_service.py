@@ -19,7 +19,7 @@ from uuid import UUID
 import grpc
 import pytest
 from tidegate.node.data import data_service
-from tidegate.node.data.range_turns import RangeTurns, Turn
+from tidegate.node.data.range_turns import STILL_S, Looks, RangeTurns, Turn
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.proto.range_chunks import RecordsChunk
@@ -442,8 +442,9 @@ def test_records_below_the_log_start_are_out_of_range(tmp_path: Path) -> None:
         client.close()
 
 
-def set_turns(cluster: ServedCluster, turns: RangeTurns) -> None:
-    cluster.nodes[1].service._turns = turns
+def set_turns(cluster: ServedCluster, turns: RangeTurns, still_s: float = STILL_S) -> None:
+    service = cluster.nodes[1].service
+    service._turns, service._looks = turns, Looks(still_s)
 
 
 def hold_turn(cluster: ServedCluster, turns: RangeTurns) -> Turn:
@@ -550,10 +551,10 @@ def paused_and_others(
 ) -> list[int]:
     """The rows of a range whose reader pauses for an hour after its first chunk, while others read."""
     monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
-    monkeypatch.setattr(data_service, "LOOK_S", 0.05)
+    monkeypatch.setattr(data_service, "LOOK_S", 0.01)
     with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "10000000"}) as cluster:
         cluster.fill("flights", 0, steps, leader=1)
-        set_turns(cluster, turns)
+        set_turns(cluster, turns, still_s=0.05)
         clock = LeapingClock()
         slow = DataClient([cluster.bootstrap], retry_timeout_ms=5_000, clock=clock)
         paused = fetch_range(slow, RangeRequest("flights", TOPIC_ID.bytes, 0, 0, len(steps), True, True))
@@ -633,13 +634,13 @@ def test_readers_that_take_their_chunks_slowly_do_not_end_one_another(
 ) -> None:
     """Two chunks have room, four readers want one, and each takes several looks for one."""
     monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
-    monkeypatch.setattr(data_service, "LOOK_S", 0.1)
+    monkeypatch.setattr(data_service, "LOOK_S", 0.02)
     steps = [
         Step(encode_batch([record]), [record], -1) for record in [NewRecord(b"k", bytes(12_000_000))] * 2
     ]
     with ServedCluster(tmp_path, nodes=1, **{"max.message.bytes": "20000000"}) as cluster:
         cluster.fill("flights", 0, steps, leader=1)
-        set_turns(cluster, RangeTurns(held_bytes_max=25_000_000))
+        set_turns(cluster, RangeTurns(held_bytes_max=25_000_000), still_s=0.1)
         with slow_link(cluster.bootstrap, 1 << 16, 0.002) as address:
             leader = LeaderView(1, -1, address)
 
