@@ -180,7 +180,9 @@ def by_kafka_python(secured: Secured, way: str, topic: str) -> list[bytes]:
     consumer = kafka.KafkaConsumer(
         topic, group_id=topic, auto_offset_reset="earliest", consumer_timeout_ms=30_000, **settings
     )
-    values = [record.value for record, _ in zip(consumer, RECORDS, strict=False)]
+    values = [
+        record.value for _, record in zip(RECORDS, consumer, strict=False)
+    ]  # asks for no more than these
     consumer.commit()
     consumer.close()
     return values
