@@ -74,6 +74,8 @@ class JobBook:
             return job.rows
         if job_id.number is None or (last := self.last_committed.get(job_id.sink)) is None:
             return None
+        if last.number == job_id.number:  # written otherwise, as `07`
+            return self.jobs[last].rows
         batches = self.jobs[last].first_batches
         return next((rows for batch, rows in batches if int(batch) == job_id.number), None)
 

@@ -46,7 +46,7 @@ JOBS_MAX: Final = 100_000
 ABORTED_RUNS_MAX: Final = 8
 """That a job remembers."""
 FIRST_BATCHES_MAX: Final = 16
-"""Of a numbered sink, whose rows are remembered for ever beside those of its last one."""
+"""Of a numbered sink that were counted: their rows are remembered for ever beside those of its last one."""
 ROWS_MAX: Final = (1 << 63) - 1
 """Of one job."""
 ATTEMPT_TIMEOUT_MS: Final = NO_TIMEOUT_MS

@@ -246,10 +246,11 @@ class Looks:
         looks.append((now, parked, taken))
         while len(looks) > 1 and looks[1][0] <= now - self._still_s:
             looks.popleft()
-        at, were_parked, before = looks[0]
+        at, _, before = looks[0]
         if at > now - self._still_s:
             return set()
-        chunks = Counter(turn.reader for turn in set(were_parked).intersection(parked))
+        always = set(parked).intersection(*(were_parked for _, were_parked, _ in looks))
+        chunks = Counter(turn.reader for turn in always)
         return {
             reader
             for reader, number in chunks.items()

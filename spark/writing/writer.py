@@ -41,7 +41,10 @@ log = get(__name__)
 FIRST_BATCH: Final = "0"
 """Of a stream, which warns once."""
 
-REPLAY_IS_KNOWN: Final = "as many rows as it has are written: nothing to do"
+REPLAY_IS_KNOWN: Final = (
+    "as many rows as it has now are written, and it is not written again; if another query or program has "
+    "this sinkId, give it one of its own"
+)
 REPLAY_IS_UNKNOWN: Final = (
     "these rows are not written again, and how many it had is not remembered; if another query or program "
     "has this sinkId, or the checkpoint is lost and its micro-batches had other rows, they are written "
@@ -96,8 +99,7 @@ class Sink:
                 "would leave their rows out",
             )
         outcome = outcome_of(messages, batch)
-        if outcome.rows_replayed:
-            self._require_same_rows(outcome, batch, outcome.rows_committed)
+        if outcome.rows_replayed and self._are_the_same_rows(outcome, batch, outcome.rows_committed):
             log.warning(
                 "batch_was_committed_before", sink=outcome.sink, batch=batch, rows=outcome.rows_replayed,
                 advice=REPLAY_IS_UNKNOWN if outcome.rows_committed is None else REPLAY_IS_KNOWN,
@@ -116,30 +118,32 @@ class Sink:
                 f"job {job.sink}/{batch} is {pb.JobState.Name(decision.outcome).lower()}, not committed",
             )
         if not decision.is_yours:
-            self._require_same_rows(outcome, batch, decision.rows if decision.HasField("rows") else None)
+            self._are_the_same_rows(outcome, batch, decision.rows if decision.HasField("rows") else None)
             log.warning(
                 "another_run_committed_the_batch", sink=job.sink, batch=batch, rows=outcome.rows,
                 advice="its records count, and those of this run are aborted",
             )  # fmt: skip
         return outcome
 
-    def _require_same_rows(self, outcome: Outcome, batch: str, committed: int | None) -> None:
-        """Raises WriteError when the run that counts had other rows, and the user does not accept that."""
+    def _are_the_same_rows(self, outcome: Outcome, batch: str, committed: int | None) -> bool:
+        """As far as it is known, by their number.  Raises WriteError when the run that counts had other rows,
+        and the user does not accept that."""
         rows = outcome.rows + outcome.rows_replayed
         if committed is None or committed == rows:
-            return
+            return True
         if not self._options.fail_on_replay_mismatch:
             log.warning(
                 "batch_had_other_rows", sink=outcome.sink, batch=batch, rows=rows, committed=committed,
-                advice="none of these rows is written",
+                advice="none of these rows is written by this run",
             )  # fmt: skip
-            return
+            return False
         raise WriteError(
             ErrorCode.INVALID_REQUEST,
             f"batch {batch} of sink {outcome.sink} was committed with {committed:,} rows before, and has "
-            f"{rows:,} now, none of which is written: its input has changed, or a lost checkpoint had its "
-            "micro-batches cut otherwise, or another query has this sinkId. Give what is to be written a "
-            "sinkId of its own; failOnReplayMismatch=false takes these rows for the written ones",
+            f"{rows:,} now, which are not written. When its checkpoint is lost, or another query has this "
+            "sinkId, give it a sinkId of its own, and start it where the written rows end. When it goes on "
+            "from its checkpoint, or is the same job once more, its input has changed since: run it once "
+            "with failOnReplayMismatch=false, which takes these rows for the written ones",
         )
 
     def abort(self, messages: Messages, batch: str) -> None:

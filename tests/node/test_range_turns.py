@@ -126,9 +126,12 @@ def test_a_reader_is_looked_at_for_the_whole_time() -> None:
             (1.0, [a], 0), (2.0, [a], 0), (3.5, [a, b], enough),  # b's chunk is new
             (4.0, [a, b], enough), (6.4, [a, b], enough), (6.5, [b, a], enough), (7.0, [b], enough),
             (90.0, [a, b], enough), (92.9, [a, b], enough), (93.0, [a, b], enough),
+            (95.0, [b], enough), (96.0, [a, b], enough),  # a has waited for room
         )
     ]  # fmt: skip
-    assert found == [set(), set(), set(), set(), {"a"}, {"a", "b"}, {"b"}, set(), set(), {"a", "b"}]
+    assert found == [
+        set(), set(), set(), set(), {"a"}, {"a", "b"}, {"b"}, set(), set(), {"a", "b"}, {"b"}, {"b"}
+    ]  # fmt: skip
 
 
 def test_the_chunks_of_active_reads_count() -> None:

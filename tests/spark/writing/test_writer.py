@@ -142,6 +142,7 @@ def test_a_batch_that_was_committed_with_other_rows_fails(
         monkeypatch, pb.COMMITTED, is_yours=False, rows=committed, failOnReplayMismatch="false"
     )
     accepting.commit(results, "3")
+    assert writer.REPLAY_IS_KNOWN not in caplog.text
     assert f"batch_had_other_rows sink=etl batch=3 rows={now} committed=1000" in caplog.text
 
 
