@@ -68,7 +68,8 @@ class JobBook:
         return last is not None and number is not None and job_id != last and number <= (last.number or 0)
 
     def rows_of(self, job_id: JobId) -> int | None:
-        """How many rows a batch was committed with; None when it is not, or nobody remembers."""
+        """How many rows a batch was committed with; None when it is not, or no record says
+        so."""
         job = self.jobs.get(job_id)
         if job is not None and job.state is JobState.COMMITTED:
             return job.rows

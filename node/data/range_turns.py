@@ -242,7 +242,7 @@ class Looks:
         without those that are gone."""
         looks = self._looks
         while looks and looks[0][0] < now - 2 * self._still_s:
-            looks.popleft()  # nobody has waited for room since
+            looks.popleft()  # for a long time no read has waited for room
         looks.append((now, parked, taken))
         while len(looks) > 1 and looks[1][0] <= now - self._still_s:
             looks.popleft()

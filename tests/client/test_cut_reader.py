@@ -14,6 +14,7 @@ import pytest
 from tidegate.client import Admin, Cut, LocalCluster, NewTopic, Producer, RequestError, read_cut
 from tidegate.client.command_line import build
 from tidegate.client.connecting.cluster import Cluster
+from tidegate.client.connecting.errors import RetriableError
 from tidegate.client.connecting.metadata import NO_LEADER, ClusterView
 from tidegate.client.consuming import cut_reader
 from tidegate.client.consuming.cut import CutPartition, CutTopic
@@ -209,6 +210,22 @@ async def test_a_partition_without_a_leader_is_read_when_it_has_one(
     without = 1_000
     with pytest.raises(KafkaError, match="it has no leader at present"):
         [record async for record in read_cut(bootstrap, cut, silence_s=0.3)]
+
+
+async def test_a_topic_that_is_not_found_for_another_reason_is_asked_for_again(
+    bootstrap: str, written: tuple[str, Cut, Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, cut, _ = written
+    found, failures = Cluster.topic, [RetriableError(ErrorCode.BROKER_NOT_AVAILABLE, "it starts")]
+
+    async def late(self: Cluster, name: str, timeout_s: float) -> Any:
+        if failures:
+            raise failures.pop()
+        return await found(self, name, timeout_s)
+
+    monkeypatch.setattr(Cluster, "topic", late)
+    assert await values(bootstrap, cut) == DONE
+    assert failures == []
 
 
 async def test_what_cannot_be_read_is_one_clear_error(

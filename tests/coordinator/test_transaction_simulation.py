@@ -18,6 +18,7 @@ from tidegate.coordinator.transaction.events import (
     TransactionIdentity,
     TransactionOutcome,
 )
+from tidegate.coordinator.transaction.job_book import JobBook
 from tidegate.coordinator.transaction.job_decisions import JobDecisions
 from tidegate.coordinator.transaction.job_events import CarryOutJob, DecisionReply, OpenAttempt
 from tidegate.coordinator.transaction.jobs import PREFIX, Job, JobState
@@ -387,6 +388,14 @@ def forgets_aborted_runs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Job, "has_aborted", lambda *_: False)
 
 
+def tells_other_rows(patch: pytest.MonkeyPatch) -> None:
+    """docs/semantics.md T38: a run that has the same rows is refused, and one that has others is not."""
+    rows_of = JobBook.rows_of
+    patch.setattr(
+        JobBook, "rows_of", lambda book, job: None if (rows := rows_of(book, job)) is None else rows + 1
+    )
+
+
 def answers_before_the_commit(patch: pytest.MonkeyPatch) -> None:
     """docs/semantics.md T32: the driver hears of a decision that another coordinator may not find."""
     act_on = RunningShard._act_on
@@ -445,6 +454,9 @@ ABLATIONS: dict[str, tuple[Faults, Callable[[pytest.MonkeyPatch], None], str]] =
     ),
     "an attempt opens after its run is aborted": (
         Faults(jobs=True, crash_driver=0.02), forgets_aborted_runs, "of an aborted run was opened",
+    ),
+    "later runs are told other rows": (
+        Faults(jobs=True, crash_driver=0.02), tells_other_rows, "later runs were told of",
     ),
     "a decision is answered before it is committed": (
         Faults(jobs=True, depose=0.03, learn=0.01), answers_before_the_commit, "twice|lost or doubled",

@@ -4,7 +4,9 @@ connection."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import random
 import resource
 import socket
@@ -744,6 +746,23 @@ async def test_an_answer_is_a_whole_frame_or_an_error_that_tells_grpc_from_the_r
             with pytest.raises(ConnectionError) as failed:
                 await asked
             assert type(failed.value) is error
+
+
+async def test_a_client_that_is_lost_during_an_answer_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    network.grpc_server()
+    says = logging.getLogger("grpc._cython.cygrpc")
+    says.error("ExecuteBatchError raised in core by servicer method [/tidegate.data.Data/ReadRange]")
+    says.error("Exception raised in a handler")
+    assert caplog.messages == ["Exception raised in a handler"]
+
+
+def test_a_look_at_connections_without_a_free_descriptor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(number: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", refuses)
+    with pytest.raises(OSError, match="Too many open files"):
+        network.bytes_taken(["ipv4:127.0.0.1:1"])
 
 
 # ---- the connections of one client -------------------------------------------------------------------------

@@ -4,8 +4,10 @@ in the middle."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +26,7 @@ from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.proto.range_chunks import RecordsChunk
 from tidegate.runtime.disk import RealDisk
-from tidegate.runtime.network import grpc_channel_blocking
+from tidegate.runtime.network import bytes_taken, grpc_channel_blocking
 from tidegate.spark.connection import DataClient, LeaderView, ReadError, offset_query
 from tidegate.spark.fetch import RangeRequest, fetch_range
 from tidegate.storage.cleaning.cleaner import CleaningResult, clean_now
@@ -582,8 +584,27 @@ def test_a_reader_that_pauses_at_the_bound_is_ended_and_goes_on_where_it_was(
         found = paused_and_others(tmp_path, monkeypatch, RangeTurns(held_bytes_max=1_000_000), steps)
     assert found == list(range(48))
     assert len([line for line in caplog.messages if "range_reader_ended" in line]) == 1
-    interrupted = [line for line in caplog.messages if "range_read_interrupted" in line]
-    assert "position=1 " in interrupted[-1]
+    (interrupted,) = (line for line in caplog.messages if "range_read_interrupted" in line)
+    assert "position=1 " in interrupted, "the other reader has a connection of its own"
+
+
+def test_a_look_that_fails_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process may have no descriptor for it."""
+    look, failures = bytes_taken, [OSError(errno.EMFILE, "Too many open files")] * 3
+
+    def fails_at_first(peers: Any) -> dict[str, int]:
+        if failures:
+            raise failures.pop()
+        return look(peers)
+
+    monkeypatch.setattr(data_service, "bytes_taken", fails_at_first)
+    steps = [Step(encode_batch([record]), [record], -1) for record in [NewRecord(b"k", bytes(700_000))] * 48]
+    with caplog.at_level(logging.INFO):
+        found = paused_and_others(tmp_path, monkeypatch, RangeTurns(held_bytes_max=1_000_000), steps)
+    assert (found, failures) == (list(range(48)), [])
+    assert "range_read_room_failed" in caplog.text
 
 
 @contextmanager
@@ -669,11 +690,12 @@ def test_a_stream_that_waits_for_room_keeps_nothing_that_it_has_sent(
     async def run() -> None:
         stream: Any = cluster.nodes[1].service.ReadRange(request, context)  # type: ignore[arg-type]
         sent = await anext(stream)
-        assert sent.records
+        records = sent.records
+        assert records
         holding = turns.enter(lambda: None, "other", 0)
         assert not turns.hold(holding, 1_000), "it gets its room when the stream goes on"
         assert (await anext(stream)).fields.waiting
-        assert not sent.records
+        assert sys.getrefcount(records) == 2, "this variable, and the call"
         await stream.aclose()
         turns.leave(holding, 0)
 
