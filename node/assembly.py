@@ -50,6 +50,7 @@ from .cuts.taker import CutTaker
 from .data.coordinator_calls import CoordinatorCalls
 from .data.data_service import DataService
 from .data.job_service import JobService
+from .data.range_connections import RangeConnections, RangeDoor
 from .data.two_phase_commit import TwoPhaseCommitService
 from .lifecycle.broker_lifecycle import BrokerLifecycle, metadata_silence_s
 from .lifecycle.log_recovery import RecoveryCollector
@@ -131,6 +132,7 @@ class Parts:
     grpc: grpc.aio.Server
     access: GrpcAccess
     data_service: DataService
+    range_connections: RangeConnections
     two_phase_commit: TwoPhaseCommitService
     job_service: JobService
     identities: Mapping[str, ListenerIdentity]
@@ -216,6 +218,16 @@ def assemble(
         cut_metrics,
     )  # fmt: skip
     cut_pinning = CutPinning(cluster, joined.controller, clock, cut_taker.take)
+    door = RangeDoor()
+    data_service = DataService(
+        replicas,
+        lambda: cluster.state,
+        flush,
+        batch_threads,
+        admission.access,
+        admission.throttling,
+        door,
+    )
     return Parts(
         broker=broker,
         metadata=joined.metadata,
@@ -252,13 +264,14 @@ def assemble(
         ),
         grpc=_grpc_server(foundation, admission.access),
         access=admission.access,
-        data_service=DataService(
-            replicas,
-            lambda: cluster.state,
-            flush,
-            batch_threads,
+        data_service=data_service,
+        range_connections=RangeConnections(
+            door,
+            data_service,
             admission.access,
-            admission.throttling,
+            tls=admission.identities[configuration.listeners.grpc.name].tls,
+            connections_max=configuration.grpc_connections_max(configuration.listeners.grpc),
+            idle_s=configuration.seconds("connections.max.idle.ms"),
         ),
         two_phase_commit=TwoPhaseCommitService(
             configuration, broker.transactions, admission.access, CoordinatorCalls(cluster)

@@ -58,6 +58,7 @@ from .serving.codecs import Codecs
 from .serving.grpc_peers import NodesOnly
 from .serving.listener import listen
 from .settings.configuration import Configuration
+from .settings.definitions import RANGES_PORT
 from .settings.run_time_settings import RunTimeSettings
 from .settings.security_settings import first_users
 from .start_and_stop import Part, Stage, in_order, start, stop
@@ -255,6 +256,8 @@ class Node:
             Part("cut_pinning", ("controller", "metadata", "cut_taker"), parts.cut_pinning.stop),
             Part("moves", ("directory",), parts.moves.stop, serving, parts.moves.start),
             Part("audit", (), broker.audit.close),
+            Part("range_connections", ("data_service", "key_set", "audit"), parts.range_connections.close,
+                 bound, self._open_range_connections),
             Part("listener",
                  ("controller", "batch_threads", "peers", "directory", "replicas", "probing", "lifecycle",
                   "groups", "transactions", "moves", "audit", "key_set"),
@@ -316,6 +319,12 @@ class Node:
             with opening(listeners.controller):
                 await controller.start()
             self._controller_node = controller
+
+    async def _open_range_connections(self) -> None:
+        listener, port = self._configuration.listeners.grpc, self._configuration.integer(RANGES_PORT)
+        if port < 0:
+            return
+        await self._parts.range_connections.start(listener.host, port)
 
     async def _serve_controller(self, controller: ControllerNode) -> None:
         """On a listener of its own, or (the service is added only) beside the other gRPC services."""

@@ -33,14 +33,22 @@ class MalformedChunk(ValueError):
 
 def serialize(chunk: RecordsChunk) -> bytes:
     """As RangeChunk.SerializeToString."""
+    return b"".join(parts(chunk))
+
+
+def parts(chunk: RecordsChunk) -> tuple[bytes | memoryview, ...]:
+    """What `serialize` puts together."""
     if not chunk.records:
-        return chunk.fields.SerializeToString()
-    return b"".join(
-        (_varint(_RECORDS), _varint(len(chunk.records)), chunk.records, chunk.fields.SerializeToString())
-    )
+        return (chunk.fields.SerializeToString(),)
+    return head(chunk.fields, len(chunk.records)), chunk.records
 
 
-def parse(message: bytes) -> RecordsChunk:
+def head(fields: data_pb2.RangeChunk, records_bytes: int) -> bytes:
+    """What stands before the records, which are the rest of the message."""
+    return fields.SerializeToString() + _varint(_RECORDS) + _varint(records_bytes)
+
+
+def parse(message: bytes | memoryview) -> RecordsChunk:
     """As RangeChunk.FromString; the records are a view of `message`.  Raises MalformedChunk, DecodeError."""
     view = memoryview(message)
     records = view[:0]
@@ -62,7 +70,7 @@ def parse(message: bytes) -> RecordsChunk:
     return RecordsChunk(data_pb2.RangeChunk.FromString(b"".join(others)), records)
 
 
-def _read_length(message: bytes, position: int, wire_type: int) -> tuple[int, int]:
+def _read_length(message: bytes | memoryview, position: int, wire_type: int) -> tuple[int, int]:
     """Where the bytes of a field stand, and how many there are."""
     if wire_type == _BYTES:
         length, position = _read_varint(message, position)
@@ -83,7 +91,7 @@ def _varint(value: int) -> bytes:
     return bytes(octets)
 
 
-def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+def _read_varint(message: bytes | memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
         if position == len(message):

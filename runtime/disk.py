@@ -46,6 +46,7 @@ class File(Protocol):
     path: Path
 
     def read_at(self, position: int, length: int) -> bytes: ...
+    def send_at(self, descriptor: int, position: int, length: int) -> int: ...
     def write_at(self, position: int, data: Buffer) -> None: ...
     def write_vector_at(self, position: int, buffers: Sequence[Buffer]) -> None: ...
     def size(self) -> int: ...
@@ -109,6 +110,16 @@ class RealFile:
                 parts.append(more)
                 done += len(more)
             return b"".join(parts)
+        except OSError as error:
+            raise _failure_of_read(error, self.path) from error
+
+    def send_at(self, descriptor: int, position: int, length: int) -> int:
+        """Sends bytes from `position` to a non-blocking socket, without a copy of them; how many it took.
+        Raises BlockingIOError for a full one, ConnectionError for one that is lost."""
+        try:
+            return os.sendfile(descriptor, self._fd, position, length)
+        except (BlockingIOError, ConnectionError):
+            raise
         except OSError as error:
             raise _failure_of_read(error, self.path) from error
 

@@ -33,13 +33,16 @@ A length that is negative or above the maximum closes the connection with one lo
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import socket
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from . import logs
+from .file_sending import FileSender, Made, SendFailed
 from .frame_memory import FIRST_BUFFER_BYTES, BufferPool, ByteBudget, FrameLease
 from .turns import LoopTurns
 
@@ -128,6 +131,11 @@ class _Seen:
         self.progress = self.backlog = 0
 
 
+def frame_length(size: int) -> bytes:
+    """What stands before a frame of so many bytes."""
+    return _LENGTH.pack(size)
+
+
 def peer_of(transport: asyncio.BaseTransport) -> str:
     """ "address:port" of the other side; "?" when the system does not know it any more."""
     address = transport.get_extra_info("peername")
@@ -188,6 +196,9 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._detached = False
         self._corked: list[ReadableBuffer] = []
         self._corked_bytes = 0
+        self._file_sender: FileSender | None = None
+        self._is_full = False  # the transport has more than it should keep for the kernel
+        self._room: asyncio.Future[None] | None = None  # of the one who waits for that to end
 
     # ---- for handlers --------------------------------------------------------------------------------------
 
@@ -221,6 +232,33 @@ class FrameConnection(asyncio.BufferedProtocol):
         if not self._delivering or self._corked_bytes > COALESCE_BYTES:
             self._uncork(transport)
         return True
+
+    @property
+    def sends_files(self) -> bool:
+        """Whether `send_made` may be used: not within TLS."""
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is None
+
+    async def send_made(self, make: Callable[[], Made], pool: Executor) -> None:
+        """Calls `make` in a thread and sends what it returns, whole frames (`frame_length`); the kernel has
+        taken them when this returns.  For one task, which sends nothing else meanwhile.  Raises what `make`
+        raises; SendFailed, after which the connection is of no use."""
+        if self._transport is not None:
+            self._uncork(self._transport)
+            await self.until_taken()
+        if self._transport is None or self._transport.is_closing():
+            reason = self.close_reason or "the connection is closing"
+            raise SendFailed(ConnectionResetError(errno.ECONNRESET, reason), in_file=False)
+        if self._file_sender is None:
+            self._file_sender = FileSender(self._transport.get_extra_info("socket").fileno())
+        await self._file_sender.send(make, pool)
+        self._progress += 1
+
+    async def until_taken(self) -> None:
+        """Waits while the peer does not take what was sent (more than `pause_on_write_bytes` of it), or until
+        the connection is gone.  For one task."""
+        while self._is_full and self._transport is not None:
+            self._room = self._loop.create_future()
+            await self._room
 
     def pause(self) -> None:
         """Delivers no further frame before `resume()`."""
@@ -315,15 +353,25 @@ class FrameConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
+        self._is_full = True
         if self._pause_on_write_bytes is not None:
             self._pause(_BY_WRITER)
 
     def resume_writing(self) -> None:
+        self._is_full = False
+        self._wake_writer()
         if self._pause_on_write_bytes is not None:
             self._resume(_BY_WRITER)
 
+    def _wake_writer(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._file_sender = None
+        self._wake_writer()
         self._stop_timers()
         self._corked.clear()
         self._corked_bytes = 0

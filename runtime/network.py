@@ -1,9 +1,9 @@
 """The Network port: framed TCP servers and clients, gRPC servers and channels.
 
-The only module that opens sockets.  `frames` describes the bytes on them; here stand listening and
-connecting, the bound on connections, and gRPC with the settings that every part of Tidegate shares (64 MiB
-messages on purpose; no SO_REUSEPORT, by which a forgotten process would silently share the port; keepalive,
-so that a cut cable is noticed).
+Sockets are opened here, and for threads that block in `blocking_frames`.  `frames` describes the bytes on
+them; here stand listening and connecting, the bound on connections, and gRPC with the settings that every
+part of Tidegate shares (64 MiB messages on purpose; no SO_REUSEPORT, by which a forgotten process would
+silently share the port; keepalive, so that a cut cable is noticed).
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ __all__ = [
     "grpc_channel_blocking",
     "grpc_node_channel",
     "grpc_server",
+    "note_reader_port",
     "opening",
     "port_is_free",
     "serve_frames",
+    "share_of_descriptors",
     "why_not_connected",
 ]  # fmt: skip
 
@@ -545,8 +547,8 @@ _GRPC_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S_MAX)),
 )
-_grpc_ports: set[int] = set()
-"""That this process has bound for gRPC."""
+_reader_ports: set[int] = set()
+"""On which readers of ranges come: those that this process has bound for gRPC, and for range connections."""
 _TCP_INFO_BYTES, _ACKNOWLEDGED_AT, _ACKNOWLEDGED = 192, 120, Struct("=Q")  # of Linux' struct tcp_info
 GRPC_FOR_CLIENTS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", 4 << 20),
@@ -577,7 +579,10 @@ def grpc_server(
     It closes one connection more than `connections_max`, or than its share of the process's file descriptors,
     at once, and a connection without calls after `idle_s`; its client connects again for the next call."""
     bounds = (
-        ("grpc.max_allowed_incoming_connections", min(connections_max, _grpc_descriptors())),
+        (
+            "grpc.max_allowed_incoming_connections",
+            min(connections_max, share_of_descriptors(GRPC_SHARE_OF_DESCRIPTORS)),
+        ),
         ("grpc.max_connection_idle_ms", int(1000 * idle_s)),
     )
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
@@ -591,11 +596,16 @@ def _is_news(line: logging.LogRecord) -> bool:
     return not line.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
 
 
+def note_reader_port(port: int) -> None:
+    """`bytes_taken` and `shut_connections_of` look at its clients, too."""
+    _reader_ports.add(port)
+
+
 def bytes_taken(peers: Collection[str]) -> dict[str, int]:
-    """How many bytes the system of each of these gRPC clients has acknowledged since it connected; without
+    """How many bytes the system of each of these readers has acknowledged since it connected; without
     those that are gone.  Raises OSError."""
     taken: dict[str, int] = {}
-    for peer, found in _grpc_connections(peers):
+    for peer, found in _reader_connections(peers):
         with suppress(OSError):  # it is closed meanwhile
             info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
             (taken[peer],) = _ACKNOWLEDGED.unpack_from(info, _ACKNOWLEDGED_AT)
@@ -603,14 +613,14 @@ def bytes_taken(peers: Collection[str]) -> dict[str, int]:
 
 
 def shut_connections_of(peers: Collection[str]) -> None:
-    """Ends the gRPC connections of clients, each `ipv4:10.0.0.1:4000` as gRPC names it: their calls are lost.
+    """Ends the connections of readers, each `ipv4:10.0.0.1:4000` as gRPC names it: their calls are lost.
     Raises OSError."""
-    for _, found in _grpc_connections(peers):
+    for _, found in _reader_connections(peers):
         with suppress(OSError):  # it is closed meanwhile
             found.shutdown(socket.SHUT_RDWR)
 
 
-def _grpc_connections(peers: Collection[str]) -> Iterator[tuple[str, socket.socket]]:
+def _reader_connections(peers: Collection[str]) -> Iterator[tuple[str, socket.socket]]:
     """gRPC does not give its sockets away, and may close one meanwhile.  So this looks at copies of the
     process's descriptors, which mean the same socket until they are closed themselves."""
     wanted = {place: peer for peer in peers if (place := _place_of(peer)) is not None}
@@ -629,7 +639,7 @@ def _grpc_connections(peers: Collection[str]) -> Iterator[tuple[str, socket.sock
                 with suppress(OSError):  # it listens, or is closed
                     address, port = found.getpeername()[:2]
                     peer = wanted.get((_plain_address(address), port))
-                    if peer is not None and found.getsockname()[1] in _grpc_ports:
+                    if peer is not None and found.getsockname()[1] in _reader_ports:
                         yield peer, found
 
 
@@ -647,9 +657,10 @@ def _plain_address(text: str) -> IPv4Address | IPv6Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _grpc_descriptors() -> int:
+def share_of_descriptors(one_in: int) -> int:
+    """So many are one in `one_in` of those that this process may have."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return CONNECTIONS_UNBOUNDED if limit == resource.RLIM_INFINITY else limit // GRPC_SHARE_OF_DESCRIPTORS
+    return CONNECTIONS_UNBOUNDED if limit == resource.RLIM_INFINITY else limit // one_in
 
 
 def _overridden(
@@ -676,7 +687,7 @@ def bind_grpc(
         raise _bind_error(host, port) from error
     if bound == 0:
         raise _bind_error(host, port)
-    _grpc_ports.add(bound)
+    _reader_ports.add(bound)
     return bound
 
 

@@ -34,7 +34,8 @@ SESSIONS_PER_PRINCIPAL_MAX: Final = 1_000
 TOKEN_BYTES: Final = 32
 
 
-def _random_token() -> str:
+def random_token() -> str:
+    """Not to be guessed."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
@@ -55,7 +56,7 @@ class SessionTokens:
         *,
         sessions_max: int = SESSIONS_MAX,
         per_principal_max: int = SESSIONS_PER_PRINCIPAL_MAX,
-        new_token: Callable[[], str] = _random_token,
+        new_token: Callable[[], str] = random_token,
     ) -> None:
         self._sessions_max = sessions_max
         self._per_principal_max = per_principal_max
@@ -73,7 +74,7 @@ class SessionTokens:
         end_ms = now_ms + SESSION_MS_MAX
         session = Session(principal, peer, end_ms if ends_at_ms is None else min(end_ms, ends_at_ms))
         token = self._new_token()
-        digest = _digest(token)
+        digest = token_digest(token)
         mine = self._of_principal.setdefault(principal, OrderedDict())
         if len(mine) >= self._per_principal_max:
             self._drop(next(iter(mine)))
@@ -85,7 +86,7 @@ class SessionTokens:
 
     def find(self, token: str, peer: str, now_ms: int) -> Session | None:
         """The session of a token that this peer shows; None when there is none, or it has ended."""
-        digest = _digest(token)
+        digest = token_digest(token)
         session = self._sessions.get(digest)
         if session is None or session.peer != peer:
             return None
@@ -104,5 +105,6 @@ class SessionTokens:
             del self._of_principal[session.principal]
 
 
-def _digest(token: str) -> bytes:
+def token_digest(token: str) -> bytes:
+    """What is kept of a token."""
     return hashlib.sha256(token.encode()).digest()

@@ -4,6 +4,8 @@ A Spark worker keeps one `Channels` from task to task: a new connection for ever
 small task itself, and two hundred tasks would be two hundred connections.  Above the limit, it closes the
 least recently used channel.
 
+Beside its channel an endpoint may have range connections (`range_connections.py`).
+
 With `ClientSecurity` the channels speak TLS, and `authorization` has what each call on a channel shows: a
 session token, which the node gave this very connection, or a bearer token.
 """
@@ -21,6 +23,7 @@ from ..runtime.grpc_tls import channel_credentials
 from ..runtime.network import grpc_channel_blocking
 from ..security.client_security import ClientSecurity
 from ..security.grpc_session import GrpcSession, Metadata, authenticate
+from .range_connections import RangeConnections
 
 # How long one attempt to connect may take (gRPC's name is misleading).  The brokers' 100 ms among themselves
 # are too short here: Spark starts its workers all at once, and a node that shares the machine with them
@@ -75,6 +78,7 @@ class Channels:
         self._open: dict[str, grpc.Channel] = {}
         self._process = os.getpid()
         self.opened = 0
+        self.ranges = RangeConnections(self._clock, None if security is None else security.tls)
 
     def to(self, endpoint: str) -> grpc.Channel:
         """A channel to this endpoint; it waits for a busy node, and fails at once for a node that has
@@ -125,6 +129,7 @@ class Channels:
         with self._lock:
             channel = self._open.pop(endpoint, None)
             self._sessions.pop(endpoint, None)
+        self.ranges.drop(endpoint)
         if channel is not None:
             channel.close()
 
@@ -132,5 +137,6 @@ class Channels:
         """Closes all; calls in progress end."""
         with self._lock:
             channels, self._open, self._sessions = list(self._open.values()), {}, {}
+        self.ranges.close()
         for channel in channels:
             channel.close()

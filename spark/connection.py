@@ -36,6 +36,7 @@ from ..security.grpc_session import Metadata
 from ..wire.errors import ErrorCode
 from .channels import Channels, has_failed_by_tls, protocol_advice
 from .kafka_address import grpc_addresses
+from .range_connections import RangeConnection, RangeConnectionLost, RangeRefused
 from .retry import RetryBudget, StallWatchdog
 
 log = get(__name__)
@@ -663,9 +664,42 @@ class DataClient:
             problem = self._problem_of(failure, leader.endpoint)
             self._forget(topic, partition, problem)
             raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
-        read_range = self._channels.to(leader.endpoint).unary_stream(
-            READ_RANGE, data_pb2.ReadRangeRequest.SerializeToString, parse
-        )
+        channel = self._channels.to(leader.endpoint)
+        connection = self._channels.ranges.take(leader.endpoint, channel, shown)
+        if connection is None:
+            yield from self._over_grpc(channel, leader.endpoint, request, shown)
+        else:
+            yield from self._over_frames(connection, leader.endpoint, request)
+
+    def _over_frames(
+        self, connection: RangeConnection, endpoint: str, request: data_pb2.ReadRangeRequest
+    ) -> Generator[RecordsChunk]:
+        watch = StallWatchdog(self._clock, self._stall_timeout_s, connection.shut)
+        chunks = connection.read(request)
+        try:
+            while True:
+                with watch:
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    return
+                yield chunk
+        except RangeRefused as refused:
+            problem = self._judged(_problem_of_detail(refused.detail), endpoint)
+        except RangeConnectionLost as lost:
+            message = f"{endpoint}: the connection for ranges was lost: {lost}"
+            problem = self._judged(_Problem(ErrorCode.NETWORK_EXCEPTION, message, curable=True), endpoint)
+            if watch.has_stalled:
+                problem = self._silent(endpoint)
+        finally:
+            watch.close()
+            self._channels.ranges.give_back(endpoint, connection)
+        self._forget(request.topic, request.partition, problem)
+        raise StreamLost(problem.error()) if problem.curable else problem.error()
+
+    def _over_grpc(
+        self, channel: grpc.Channel, endpoint: str, request: data_pb2.ReadRangeRequest, shown: Metadata
+    ) -> Generator[RecordsChunk]:
+        read_range = channel.unary_stream(READ_RANGE, data_pb2.ReadRangeRequest.SerializeToString, parse)
         call = read_range(request, metadata=shown)
         watch = StallWatchdog(self._clock, self._stall_timeout_s, call.cancel)
         try:
@@ -676,18 +710,18 @@ class DataClient:
                     return
                 yield chunk
         except grpc.RpcError as failure:
-            problem = self._problem_of(failure, leader.endpoint)
+            problem = self._problem_of(failure, endpoint)
             if watch.has_stalled:
-                problem = _Problem(
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    f"{leader.endpoint} was silent for {self._stall_timeout_s:g} s",
-                    curable=True,
-                )
-            self._forget(topic, partition, problem)
+                problem = self._silent(endpoint)
+            self._forget(request.topic, request.partition, problem)
             raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
         finally:
             watch.close()
             call.cancel()  # without effect on a call that has ended
+
+    def _silent(self, endpoint: str) -> _Problem:
+        message = f"{endpoint} was silent for {self._stall_timeout_s:g} s"
+        return _Problem(ErrorCode.REQUEST_TIMED_OUT, message, curable=True)
 
     # Leaders
 
@@ -719,7 +753,10 @@ class DataClient:
             self._leaders[topic, partition] = hint
 
     def _problem_of(self, failure: grpc.RpcError, endpoint: str) -> _Problem:
-        problem = _problem_of(failure, endpoint)
+        return self._judged(_problem_of(failure, endpoint), endpoint)
+
+    def _judged(self, problem: _Problem, endpoint: str) -> _Problem:
+        """The problem, once what it says of the endpoint is noted."""
         if problem.code == ErrorCode.SASL_AUTHENTICATION_FAILED:
             # the node has started anew, or the connection has: authenticate again
             problem.curable = self._channels.forget_session(endpoint)
@@ -810,17 +847,22 @@ def _without_code(code: ErrorCode, message: str) -> str:
     return message.removeprefix(code.name).removeprefix(": ")
 
 
+def _problem_of_detail(detail: data_pb2.ErrorDetail) -> _Problem:
+    code = ErrorCode.from_wire(detail.error_code)
+    return _Problem(
+        code, detail.message, code in _CURABLE, _leader_view(detail.leader), detail.log_start_offset
+    )
+
+
 def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
     """The problem of a failed call: the server's own detail, else gRPC's message about the connection."""
     assert isinstance(failure, grpc.Call)
     for key, value in failure.trailing_metadata() or ():
         if key == ERROR_DETAIL_KEY:
-            detail = data_pb2.ErrorDetail.FromString(
-                value if isinstance(value, bytes) else value.encode("latin-1")
-            )
-            code = ErrorCode.from_wire(detail.error_code)
-            return _Problem(
-                code, detail.message, code in _CURABLE, _leader_view(detail.leader), detail.log_start_offset
+            return _problem_of_detail(
+                data_pb2.ErrorDetail.FromString(
+                    value if isinstance(value, bytes) else value.encode("latin-1")
+                )
             )
     message = f"{endpoint}: {failure.code().name}: {failure.details()}"
     if failure.code() == grpc.StatusCode.UNAUTHENTICATED:

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ..runtime.logs import configure
 from ..security.client_security import ClientSecurity
+from ..wire.records import BatchHeader
 from .channels import Channels
 from .connection import DataClient
 from .counting import count_range
@@ -31,6 +32,7 @@ ROWS_MIN = 10_000  # for smaller Arrow batches, Spark's cost of a batch exceeds 
 BYTES_MIN = 1 << 19  # with so many, few rows are large rows: to copy them costs more than a batch
 ROWS_MAX = 50_000
 JOINED_BYTES_MAX = 16 << 20
+DECODED_BYTES = 1 << 20
 EMPTY_ROWS_MAX = 1 << 20  # rows without columns need no memory
 
 CHANNEL_SETS_MAX = 8
@@ -95,7 +97,8 @@ class RangeReader:
         budget = self._budget(part)
         target = Target(part.topic, part.partition, self._columns, part.start, part.end)
         for chunk in fetch_range(client, self._request(client, part)):
-            yield from decode_batches(target, chunk.records, chunk.visible, budget)
+            for batches in grouped(chunk.visible):
+                yield from decode_batches(target, chunk.records, batches, budget)
 
     def _request(self, client: DataClient, part: PlannedRange) -> RangeRequest:
         if part.leader is not None:
@@ -127,6 +130,21 @@ def log_as_a_worker() -> None:
     """In one of Spark's worker processes: its standard error is Spark's."""
     if not logging.getLogger().handlers:
         configure(level="WARNING")
+
+
+def grouped(batches: list[tuple[int, BatchHeader]]) -> Iterator[list[tuple[int, BatchHeader]]]:
+    """The same in groups of at most DECODED_BYTES, or one batch: what is decoded is soon read again, and
+    should be in the processor's caches then."""
+    group: list[tuple[int, BatchHeader]] = []
+    size = 0
+    for each in batches:
+        size += each[1].size_bytes
+        if group and size > DECODED_BYTES:
+            yield group
+            group, size = [], each[1].size_bytes
+        group.append(each)
+    if group:
+        yield group
 
 
 def join_small_batches(

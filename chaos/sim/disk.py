@@ -223,6 +223,9 @@ class LyingFile:
         self._disk.require_readable(self.path)
         return bytes(self._inode.content[position : position + length])
 
+    def send_at(self, descriptor: int, position: int, length: int) -> int:
+        raise NotImplementedError("a simulated node has no sockets")
+
     def write_at(self, position: int, data: Buffer) -> None:
         self._check()
         self._disk.write(self._inode, position, bytes(data), self.path)

@@ -42,9 +42,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -73,8 +73,9 @@ from ...wire.compression import decompress
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import HEADER_BYTES, parse_header
 from ..serving.batch_threads import BatchThreads
-from ..serving.grpc_callers import GrpcAccess
+from ..serving.grpc_callers import Caller, GrpcAccess
 from ..serving.throttling import Throttling
+from .range_connections import FileRead, Pause, RangeDoor, RangePiece
 from .range_turns import ACTIVE_MAX, HELD_BYTES_MAX, Looks, RangeTurns, Turn
 
 log = logs.get(__name__)
@@ -85,6 +86,7 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["Data"].full_name
 ERROR_DETAIL_KEY: Final = "tidegate-error-bin"
 CHUNK_BYTES_DEFAULT: Final = 1 << 20
 CHUNK_BYTES_MAX: Final = HELD_BYTES_MAX // ACTIVE_MAX  # but one batch may be larger, and is then sent alone
+FILE_CHUNK_BYTES: Final = 4 << 20  # of those that the node does not hold
 TARGET_BYTES_MIN: Final = 1 << 10
 READ_THREADS: Final = 2
 PARK_AFTER_S: Final = 2.0  # a stream whose reader leaves a chunk for so long loses its turn
@@ -135,8 +137,10 @@ class DataService:
         batch_threads: BatchThreads,
         access: GrpcAccess,
         throttling: Throttling,
+        door: RangeDoor,
     ) -> None:
         self._access = access
+        self._door = door
         self._replicas = replicas
         self._throttling = throttling
         self._batch_threads = batch_threads
@@ -168,6 +172,9 @@ class DataService:
             "CountRecords": unary(self.CountRecords, pb.CountRecordsRequest, pb.CountRecordsReply),
             "ReadRange": grpc.unary_stream_rpc_method_handler(
                 self.ReadRange, pb.ReadRangeRequest.FromString, serialize
+            ),
+            "OpenRangeConnection": unary(
+                self.OpenRangeConnection, pb.OpenRangeConnectionRequest, pb.OpenRangeConnectionReply
             ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -248,21 +255,40 @@ class DataService:
     async def ReadRange(
         self, request: pb.ReadRangeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[RecordsChunk]:
+        try:
+            caller = self._access.caller(context)
+            reading = self.read_range(request, caller, context.peer(), from_files=False)
+            async with aclosing(reading) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, RecordsChunk):
+                        yield piece
+        except (KafkaError, OSError) as error:
+            await self._abort(context, request.topic, request.partition, error)
+
+    async def OpenRangeConnection(
+        self, request: pb.OpenRangeConnectionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.OpenRangeConnectionReply:
+        return self._door.invite(self._access.caller(context))
+
+    async def read_range(
+        self, request: pb.ReadRangeRequest, caller: Caller, reader: str, *, from_files: bool
+    ) -> AsyncGenerator[RangePiece]:
+        """The chunks, for whatever carries them; the reader has taken one when the next is asked for.
+        `reader`: its connection, as gRPC names it.  `from_files`: they are a
+        FileRead each.  Raises KafkaError, OSError."""
         turn: Turn | None = None
         granted = asyncio.Event()
         now = asyncio.get_running_loop().time
         try:
-            caller = self._access.caller(context)
             self._access.require(caller, "ReadRange", request.topic)
-            turn = self._turns.enter(granted.set, context.peer(), now())
-            async for chunk in self._chunks(request, turn, granted, caller.principal.name):
+            turn = self._turns.enter(granted.set, reader, now())
+            async for piece in self._pieces(request, turn, granted, caller.principal.name, from_files):
                 # the right may be taken back, and the session may end, while the stream waits
                 self._access.require(caller, "ReadRange", request.topic)
                 with self._parking(turn):
-                    yield chunk
-                chunk.records = b""
-        except (KafkaError, OSError) as error:
-            await self._abort(context, request.topic, request.partition, error)
+                    yield piece
+                if isinstance(piece, RecordsChunk):
+                    piece.records = b""
         finally:
             if turn is not None:
                 self._turns.leave(turn, now())
@@ -433,13 +459,14 @@ class DataService:
             self._request_flush(pinned.replica.log)  # writes the counts to the disk
         return records
 
-    async def _chunks(
+    async def _pieces(
         self,
         request: pb.ReadRangeRequest,
         turn: Turn,
         granted: asyncio.Event,
         user: str,
-    ) -> AsyncIterator[RecordsChunk]:
+        from_files: bool,
+    ) -> AsyncIterator[RangePiece]:
         loop = asyncio.get_running_loop()
         async for note in self._until_paid(request, turn, granted, request.start, user):
             yield note
@@ -450,6 +477,8 @@ class DataService:
         committed = request.isolation != pb.READ_UNCOMMITTED
         pinned = _Pinned(replica, replica.leader_epoch)
         chunk_bytes = min(CHUNK_BYTES_MAX, request.chunk_bytes or CHUNK_BYTES_DEFAULT)
+        if from_files:
+            chunk_bytes = request.chunk_bytes or FILE_CHUNK_BYTES
         aborted = AbortedOfRange(replica.log, request.start, request.end) if committed else None
         position = request.start
         while position < request.end:
@@ -460,26 +489,14 @@ class DataService:
                     f"transactions from the range since the read began: ask again from {position} on",
                 )
             read = begin_bulk_read(replica.log, position, chunk_bytes, request.end)
-            if not self._turns.hold(turn, read.length):
+            if not from_files and not self._turns.hold(turn, read.length):
                 self._make_room_soon()
                 async for note in self._until_granted(request, turn, granted, position):
                     yield note
                 self._require_still_pinned(request, pinned, position)
                 continue
-            try:
-                records, next_offset = await asyncio.get_running_loop().run_in_executor(self._pool, read.run)
-            except OSError as error:
-                self._require_still_pinned(request, pinned, position)
-                if error.errno == errno.EIO:  # a disk error, which no truncation or deletion explains
-                    replica.log.go_offline(unreadable(error, replica.log.directory, position))
-                raise
-            # a truncation or deletion may make a read fail in any way: then that is the better answer
-            finally:
-                self._require_still_pinned(request, pinned, position)
             fields = pb.RangeChunk(
-                start_offset=position,
-                next_offset=next_offset,
-                at_cut=request.isolation == pb.AT_CUT and position == request.start,
+                start_offset=position, at_cut=request.isolation == pb.AT_CUT and position == request.start
             )
             if aborted is not None:
                 for transaction in aborted.transactions:
@@ -487,19 +504,47 @@ class DataService:
                         producer_id=transaction.producer_id, first_offset=transaction.first_offset
                     )
                 aborted.note_told()
-            size = len(records)
-            chunk = RecordsChunk(fields, records)
-            del records, read
-            yield chunk
-            position = next_offset
+            if from_files:
+                from_file = FileRead(read, fields)
+                yield from_file
+                # it was read while it was sent
+                self._require_read(request, pinned, position, from_file.failure)
+                from_file.counts = True
+                size, position = from_file.size, fields.next_offset
+            else:
+                records, failure = b"", None
+                try:
+                    records, fields.next_offset = await loop.run_in_executor(self._pool, read.run)
+                except (KafkaError, OSError) as error:
+                    failure = error
+                self._require_read(request, pinned, position, failure)
+                size, position, chunk = len(records), fields.next_offset, RecordsChunk(fields, records)
+                del records, read
+                yield chunk
             self._turns.sent(turn, size, loop.time())
             self._throttling.charge_client(QuotaKind.FETCH, user, CLIENT_ID, size)
             if position < request.end:
+                if not turn.may_read or self._throttling.debt_s(QuotaKind.FETCH, user, CLIENT_ID) > 0:
+                    yield Pause()
                 async for note in self._until_paid(request, turn, granted, position, user):
                     yield note
                 async for note in self._until_granted(request, turn, granted, position):
                     yield note
             self._require_still_pinned(request, pinned, position)  # the reader may have taken its time
+
+    def _require_read(
+        self, request: pb.ReadRangeRequest, pinned: _Pinned, position: int, failure: Exception | None
+    ) -> None:
+        """After a read from `position` on: raises what makes it worthless.  A truncation or deletion may make
+        it fail in any way: then that is the better answer."""
+        self._require_still_pinned(request, pinned, position)
+        if failure is None:
+            return
+        if isinstance(failure, OSError) and failure.errno == errno.EIO:
+            # a disk error, which no truncation or deletion explains
+            read = pinned.replica.log
+            read.go_offline(unreadable(failure, read.directory, position))
+        raise failure
 
     @contextmanager
     def _parking(self, turn: Turn) -> Iterator[None]:
@@ -702,16 +747,22 @@ class DataService:
         error: KafkaError | OSError,
     ) -> NoReturn:
         """Ends the call with the error code and the partition's present leader."""
+        detail = self.detail(error, topic, partition)
+        code = ErrorCode.from_wire(detail.error_code)
+        await context.abort(
+            _STATUS.get(code, grpc.StatusCode.UNAVAILABLE),
+            str(KafkaError(code, detail.message)),
+            ((ERROR_DETAIL_KEY, detail.SerializeToString()),),
+        )
+
+    def detail(self, error: KafkaError | OSError, topic: str, partition: int) -> pb.ErrorDetail:
+        """What the reader is told: the error, and the partition's present leader."""
         error, log_start_offset = self._judged(error, topic, partition)
         detail = pb.ErrorDetail(
             error_code=error.code, message=error.message, log_start_offset=log_start_offset
         )
         detail.leader.CopyFrom(self._leader_beside(error, topic, partition))
-        await context.abort(
-            _STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE),
-            str(error),
-            ((ERROR_DETAIL_KEY, detail.SerializeToString()),),
-        )
+        return detail
 
 
 def _require_few(count: int, entries: str) -> None:

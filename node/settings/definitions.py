@@ -18,6 +18,7 @@ CONTROLLERS: Final = "controller.listener.names"
 GRPC: Final = "grpc.listener.name"
 CONTROLLER_GRPC: Final = "controller.grpc.listener.name"
 METRICS: Final = "metrics.listener.name"
+RANGES_PORT: Final = "grpc.ranges.port"
 
 LISTENERS_DEFAULT: Final = (
     "PLAINTEXT://127.0.0.1:9092",
@@ -132,6 +133,14 @@ SETTINGS: Final[dict[str, Setting]] = {
         None,
         "The listener of the controller's gRPC service, which is for nodes alone; a node that is only a "
         "broker connects as it says. Default: that of grpc.listener.name.",
+    ),
+    RANGES_PORT: _int(
+        0,
+        "Beside the gRPC listener, at its host and with its TLS: where Spark's tasks fetch records without "
+        "gRPC's copies. 0: any free port; -1: none, and they come over gRPC, as for a task that does not "
+        "reach this port.",
+        -1,
+        65535,
     ),
     METRICS: Setting(str, "METRICS", "The listener of /metrics, /livez and /readyz: SSL or PLAINTEXT."),
     "ssl.keystore.location": Setting(

@@ -219,6 +219,9 @@ class _ReservingFile:
     def read_at(self, position: int, length: int) -> bytes:
         return self._file.read_at(position, length)
 
+    def send_at(self, descriptor: int, position: int, length: int) -> int:
+        return self._file.send_at(descriptor, position, length)
+
     def write_at(self, position: int, data: Buffer) -> None:
         self._disk.guarded(lambda: self._file.write_at(position, data))
 

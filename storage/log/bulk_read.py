@@ -10,20 +10,28 @@ The order that makes this safe:
    no failure to the log: a read that lost a race against a truncation says nothing about the disk;
 3. back on the loop, the caller makes sure that nothing of this kind happened meanwhile (same leader epoch,
    log start not above the offset) before it believes what was read, or why it failed.
+
+What `BulkRead.locate` finds is read only while it is sent, and is believed after that.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
 
 from ...runtime.disk import File
+from ...runtime.file_sending import FilePart
 from ...wire.errors import ErrorCode, KafkaError
-from ...wire.records import parse_header
+from ...wire.records import HEADER_BYTES, BatchHeader, parse_header
 from ..segment.transaction_index import AbortedTransaction
 from .log import Log
+
+LOCATED_MAX: Final = 1024
+SMALL_BATCH_BYTES: Final = 16 << 10
+"""Headers of smaller batches are read many at once."""
+WINDOW_BYTES: Final = 32 << 10
 
 
 class BulkRead(NamedTuple):
@@ -45,27 +53,57 @@ class BulkRead(NamedTuple):
         """
         data = self.file.read_at(self.start, self.length)
         if len(data) < self.length:
-            raise OSError(
-                5, f"{len(data)} of {self.length} bytes at {self.start} could be read", str(self.file.path)
-            )
-        begin = end = 0
+            raise self._too_short(len(data))
+        begin, end, next_offset = self._walk(lambda position: parse_header(data, position), self.length)
+        return data[begin:end], next_offset
+
+    def locate(self) -> tuple[FilePart, int]:
+        """As `run`, but the batches are not read: only their headers are, and at most LOCATED_MAX of those
+        that are wanted."""
+        window, window_at = b"", 0
+        window_bytes = HEADER_BYTES
+
+        def header_at(position: int) -> BatchHeader:
+            nonlocal window, window_at, window_bytes
+            if not window_at <= position <= window_at + len(window) - HEADER_BYTES:
+                window_at = position
+                window = self.file.read_at(self.start + position, min(window_bytes, self.length - position))
+                if len(window) < HEADER_BYTES:
+                    raise self._too_short(position + len(window))
+            header = parse_header(window, position - window_at)
+            window_bytes = WINDOW_BYTES if header.size_bytes < SMALL_BATCH_BYTES else HEADER_BYTES
+            return header
+
+        begin, end, next_offset = self._walk(header_at, LOCATED_MAX)
+        return FilePart(self.file, self.start + begin, end - begin), next_offset
+
+    def _walk(self, header_at: Callable[[int], BatchHeader], batches_max: int) -> tuple[int, int, int]:
+        """Where the wanted batches begin and end, from `start`, and the offset to go on from."""
+        begin = end = wanted = 0
         next_offset = self.offset
-        while end < len(data):
-            header = parse_header(data, end)
-            if header.magic != 2 or end + header.size_bytes > len(data):
+        while end < self.length:
+            if wanted == batches_max:
+                return begin, end, next_offset
+            header = header_at(end)
+            if header.magic != 2 or end + header.size_bytes > self.length:
                 raise KafkaError(
                     ErrorCode.CORRUPT_MESSAGE,
                     f"no whole batch at byte {self.start + end} of {self.file.path.name}",
                 )
             if header.base_offset >= self.upper_offset:
-                return data[begin:end], max(self.upper_offset, next_offset)
+                return begin, end, max(self.upper_offset, next_offset)
             end += header.size_bytes
             if header.next_offset <= self.offset:
                 begin = end
             else:
+                wanted += 1
                 next_offset = header.next_offset
-        whole = data if not begin else data[begin:]
-        return whole, max(next_offset, self.covers_to)
+        return begin, end, max(next_offset, self.covers_to)
+
+    def _too_short(self, found: int) -> OSError:
+        return OSError(
+            5, f"{found} of {self.length} bytes at {self.start} could be read", str(self.file.path)
+        )
 
 
 def begin_bulk_read(log: Log, offset: int, max_bytes: int, upper_offset: int) -> BulkRead:

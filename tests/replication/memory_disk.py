@@ -35,6 +35,9 @@ class MemoryFile:
     def read_at(self, position: int, length: int) -> bytes:
         return bytes(self._content.data[position : position + length])
 
+    def send_at(self, descriptor: int, position: int, length: int) -> int:
+        raise NotImplementedError("no sockets here")
+
     def write_at(self, position: int, data: Buffer) -> None:
         if self._disk.full:
             raise OSError(errno.ENOSPC, "no space left", str(self.path))

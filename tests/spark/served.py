@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
 from tidegate.node.data.data_service import DataService
+from tidegate.node.data.range_connections import RangeDoor
 from tidegate.node.serving.batch_threads import BatchThreads
 from tidegate.node.serving.grpc_callers import GrpcAccess, GrpcGuard
 from tidegate.node.serving.throttling import Throttling
@@ -210,6 +211,7 @@ class ServedCluster:
             threads,
             self._access,
             throttling,
+            RangeDoor(),
         )
         guard = GrpcGuard(self._access)
         server = grpc_server(interceptors=[guard])

@@ -1,0 +1,319 @@
+"""The node's end of range connections: ReadRange in plain frames (`proto/range_frames.py`).
+
+A reader gets its ticket by gRPC, where it is known; the first frame of its connection has it, and the
+connection is the reader's from then on.  Each read asks for the right to the topic like a call of gRPC's, at
+the beginning and before each chunk, and counts among the calls of its principal.  TLS is that of the gRPC
+listener.
+
+A chunk is sent when the kernel has taken the one before: what a reader leaves, it leaves in the memory that
+`range_turns` bounds.  Without TLS large batches go from their file straight to the socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+from ...proto import data_pb2 as pb
+from ...proto.range_chunks import RecordsChunk, head, parts
+from ...proto.range_frames import (
+    CHUNK,
+    CONFIRMED,
+    END,
+    FAILED,
+    GREETING,
+    REQUEST_BYTES_MAX,
+    STORED,
+)  # fmt: skip
+from ...runtime import logs
+from ...runtime.file_sending import Made, SendFailed
+from ...runtime.frames import frame_length
+from ...runtime.network import (
+    FrameConnection,
+    FrameServer,
+    PortInUse,
+    free_port,
+    note_reader_port,
+    share_of_descriptors,
+)
+from ...runtime.tasks import spawn
+from ...runtime.tls import ServerTls
+from ...runtime.unauthenticated import Unauthenticated
+from ...security.connection_tickets import ConnectionTickets
+from ...storage.log.bulk_read import BulkRead
+from ...wire.errors import KafkaError
+from ..serving.grpc_callers import Caller, GrpcAccess
+
+log = logs.get(__name__)
+
+ATTEMPTS: Final = 5
+SHARE_OF_DESCRIPTORS: Final = 8
+"""The connections, which may take two each, take one in four at most, as gRPC's do."""
+SEND_THREADS: Final = 8
+"""Each waits for a moment for a reader that does not take what it is sent."""
+TICKET_BYTES_MAX: Final = 256
+NOTHING_KEPT: Final = 1
+"""Bytes that asyncio may keep for the kernel before a chunk counts as not taken."""
+
+
+class RangeDoor:
+    """What the gRPC service tells of the range connections: their port, and a ticket for a caller."""
+
+    def __init__(self) -> None:
+        self.tickets: ConnectionTickets[Caller] = ConnectionTickets()
+        self.port = 0
+        """0: there are none."""
+
+    def invite(self, caller: Caller) -> pb.OpenRangeConnectionReply:
+        """On the loop."""
+        if not self.port:
+            return pb.OpenRangeConnectionReply()
+        ticket = self.tickets.issue(caller, caller.host, asyncio.get_running_loop().time())
+        return pb.OpenRangeConnectionReply(port=self.port, ticket=ticket)
+
+
+@dataclass(slots=True)
+class FileRead:
+    """A chunk that is read while it is sent."""
+
+    read: BulkRead
+    fields: pb.RangeChunk
+    """Without `next_offset`, which is known when it is sent."""
+    size: int = 0
+    """Bytes of records, once it is sent."""
+    failure: KafkaError | OSError | None = None
+    """Why it could not be read, once that is known."""
+    counts: bool = False
+    """It was sent, and looked at again."""
+
+
+class Pause:
+    """The node waits before the next chunk: what the reader has so far, it is to know at once."""
+
+
+RangePiece = RecordsChunk | FileRead | Pause
+
+
+class RangeSource(Protocol):
+    """Who answers reads: the data service."""
+
+    def read_range(
+        self, request: pb.ReadRangeRequest, caller: Caller, reader: str, *, from_files: bool
+    ) -> AsyncGenerator[RangePiece]: ...
+
+    def detail(self, error: KafkaError | OSError, topic: str, partition: int) -> pb.ErrorDetail: ...
+
+
+class RangeConnections:
+    """The listener for range connections."""
+
+    def __init__(
+        self,
+        door: RangeDoor,
+        source: RangeSource,
+        access: GrpcAccess,
+        *,
+        tls: ServerTls | None,
+        connections_max: int,
+        idle_s: float,
+    ) -> None:
+        self._door = door
+        self._source = source
+        self._access = access
+        self._tls = tls
+        self._connections_max = connections_max
+        self._idle_s = idle_s
+        self._server: FrameServer | None = None
+        self._threads = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="range-send")
+
+    async def start(self, host: str, port: int) -> None:
+        """Listens; `port` 0: on any free one.  Raises PortInUse, or another OSError."""
+        server = FrameServer(
+            max_frame_bytes=REQUEST_BYTES_MAX,
+            max_connections=min(self._connections_max, share_of_descriptors(SHARE_OF_DESCRIPTORS)),
+            idle_s=self._idle_s,
+            pause_on_write_bytes=NOTHING_KEPT,
+        )
+
+        def serve(connection: FrameConnection) -> RangeConnection:
+            return RangeConnection(
+                connection, self._door, self._source, self._access, server.unauthenticated, self._threads
+            )
+
+        await _listen(server, host, port, serve, self._tls)
+        self._server = server
+        note_reader_port(server.port)
+        self._door.port = server.port
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        self._door.port = 0
+        if self._server is not None:
+            await self._server.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def _listen(
+    server: FrameServer,
+    host: str,
+    port: int,
+    factory: Callable[[FrameConnection], RangeConnection],
+    tls: ServerTls | None,
+) -> None:
+    """A host may have several addresses, and all have one port: of a free one is known only that it was free
+    a moment ago."""
+    for attempts_left in reversed(range(ATTEMPTS)):
+        try:
+            await server.listen(host, port or free_port(), factory, tls)
+            break
+        except PortInUse:
+            if port or not attempts_left:
+                raise
+
+
+class RangeConnection:
+    """One reader's: a `FrameHandler`."""
+
+    def __init__(
+        self,
+        connection: FrameConnection,
+        door: RangeDoor,
+        source: RangeSource,
+        access: GrpcAccess,
+        unauthenticated: Unauthenticated,
+        threads: Executor,
+    ) -> None:
+        self._connection = connection
+        self._door = door
+        self._source = source
+        self._access = access
+        self._unauthenticated = unauthenticated
+        self._threads = threads
+        self._now: Callable[[], float] = asyncio.get_running_loop().time
+        self._caller: Caller | None = None
+        self._read: asyncio.Task[None] | None = None
+        self._last: FileRead | None = None  # which the reader does not know to count yet
+        self._is_torn = False  # a frame was not sent to its end
+        self._unauthenticated.began(self, self._now(), connection.abort)
+        connection.limit_frames(TICKET_BYTES_MAX)
+
+    # --- FrameHandler ---------------------------------------------------------------------------------------
+
+    def on_frame(self, frame: memoryview) -> None:
+        if self._caller is None:
+            self._admit(bytes(frame))
+        elif self._read is not None:
+            self._connection.abort("the reader asks for a range while it is sent another one")
+        else:
+            self._ask(self._caller, bytes(frame))
+
+    def on_close(self, reason: str) -> None:
+        self._unauthenticated.ended(self)
+        if self._read is not None:
+            self._read.cancel()
+
+    # --- reads ----------------------------------------------------------------------------------------------
+
+    def _admit(self, ticket: bytes) -> None:
+        self._caller = self._door.tickets.redeem(ticket, self._address, self._now())
+        if self._caller is None:
+            log.warning(
+                "range_connection_refused", peer=self._connection.peer, reason="its ticket does not hold"
+            )
+            self._connection.abort("the ticket does not hold")
+            return
+        self._unauthenticated.ended(self)
+        self._connection.limit_frames(None)
+        self._connection.send(GREETING)
+
+    def _ask(self, caller: Caller, frame: bytes) -> None:
+        try:
+            request = pb.ReadRangeRequest.FromString(frame)
+        except DecodeError:
+            log.warning(
+                "range_connection_refused", peer=self._connection.peer, reason="its frame is no request"
+            )
+            self._connection.abort("the frame is no request")
+            return
+        self._connection.owes_answer = True
+        self._read = spawn(self._serve(request, caller), f"range read {self._connection.peer}", self._failed)
+
+    async def _serve(self, request: pb.ReadRangeRequest, caller: Caller) -> None:
+        try:
+            with self._access.counted(caller):
+                reading = self._source.read_range(
+                    request, caller, self._reader, from_files=self._connection.sends_files
+                )
+                async with aclosing(reading) as pieces:
+                    async for piece in pieces:
+                        await self._send(piece)
+        except SendFailed as lost:
+            self._connection.abort(str(lost))
+            return
+        except (KafkaError, OSError) as error:
+            detail = self._source.detail(error, request.topic, request.partition)
+            last = FAILED + detail.SerializeToString()
+        else:
+            last = END
+        if self._is_torn:  # nothing that is sent now would be understood
+            self._connection.abort("the records of a chunk could not be read")
+            return
+        self._confirm()
+        self._read = None  # before the reader can ask for more
+        self._connection.owes_answer = False
+        self._connection.send(last)
+
+    async def _send(self, piece: RangePiece) -> None:
+        if isinstance(piece, FileRead):
+            await self._send_of_file(piece)
+            return
+        self._confirm()
+        if isinstance(piece, RecordsChunk):
+            self._connection.send(CHUNK, *parts(piece))
+            await self._connection.until_taken()
+
+    async def _send_of_file(self, piece: FileRead) -> None:
+        last, self._last = self._last, piece
+        assert last is None or last.counts, "the next chunk is read when the last one was looked at again"
+        first = b"" if last is None else frame_length(len(CONFIRMED)) + CONFIRMED
+
+        def make() -> Made:
+            found, piece.fields.next_offset = piece.read.locate()
+            piece.size = found.length
+            begin = STORED + head(piece.fields, piece.size)
+            return first + frame_length(len(begin) + piece.size) + begin, found
+
+        try:
+            await self._connection.send_made(make, self._threads)
+        except SendFailed as failed:
+            if not failed.in_file:
+                raise
+            piece.failure, self._is_torn = failed.error, True
+        except (KafkaError, OSError) as error:
+            piece.failure = error
+
+    def _confirm(self) -> None:
+        last, self._last = self._last, None
+        if last is not None and last.counts:
+            self._connection.send(CONFIRMED)
+
+    def _failed(self, error: BaseException) -> None:
+        """A defect of the node: this connection ends, and the others are not affected."""
+        log.failure("range_read_failed", error, peer=self._connection.peer)
+        self._connection.abort("internal error")
+
+    @property
+    def _address(self) -> str:
+        return self._connection.peer.rpartition(":")[0]
+
+    @property
+    def _reader(self) -> str:
+        """The connection as gRPC would name it, for `range_turns`."""
+        family = "ipv6" if ":" in self._address else "ipv4"
+        return f"{family}:{self._connection.peer}"

@@ -1,0 +1,86 @@
+"""The client's end of a connection that exchanges frames (`frames`), for threads that block.
+
+What comes goes from the kernel straight into memory that the caller gives.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from struct import Struct
+from typing import Final
+
+from .host_names import check_host
+from .tls import ClientTls
+
+_LENGTH: Final = Struct(">I")
+
+
+class BlockingFrames:
+    """One connection; for one thread, but for `shut`.  Each call raises OSError when it breaks."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        # TLS has no such flag: its records come one by one
+        self._flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_WAITALL
+
+    def wait_without_end(self) -> None:
+        """From now on: `shut` from another thread ends a wait."""
+        self._connection.settimeout(None)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the connection is open, and nothing has come that was not received."""
+        if isinstance(self._connection, ssl.SSLSocket) and self._connection.pending():
+            return False
+        poll = select.poll()
+        poll.register(self._connection, select.POLLIN)
+        return not poll.poll(0)
+
+    def send(self, frame: bytes) -> None:
+        self._connection.sendall(_LENGTH.pack(len(frame)) + frame)
+
+    def receive(self, bytes_max: int, allocate: Callable[[int], memoryview]) -> memoryview:
+        """The next frame, in what `allocate(bytes)` returns.  ConnectionError for one above `bytes_max`."""
+        prefix = memoryview(bytearray(_LENGTH.size))
+        self._fill(prefix)
+        (size,) = _LENGTH.unpack(prefix)
+        if size > bytes_max:
+            raise ConnectionError(f"a frame of {size} bytes, where at most {bytes_max} are expected")
+        frame = allocate(size)
+        self._fill(frame)
+        return frame
+
+    def shut(self) -> None:
+        """From any thread: a call that waits ends with an error."""
+        with suppress(OSError):  # it is broken already
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _fill(self, room: memoryview) -> None:
+        while room:
+            came = self._connection.recv_into(room, len(room), self._flags)
+            if not came:
+                raise ConnectionError("the other side closed the connection")
+            room = room[came:]
+
+
+def connect_blocking(host: str, port: int, timeout_s: float, tls: ClientTls | None = None) -> BlockingFrames:
+    """Connects; `timeout_s` bounds each step, and later each wait until `wait_without_end`.  Raises
+    OSError."""
+    check_host(host, port)
+    connection = socket.create_connection((host, port), timeout_s)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            name = host if tls.check_host_name else None
+            connection = tls.newest.wrap_socket(connection, server_hostname=name)
+    except BaseException:
+        connection.close()
+        raise
+    return BlockingFrames(connection)

@@ -1,0 +1,219 @@
+"""A reader's range connections to nodes: the chunks of ReadRange in plain frames (`proto/range_frames.py`).
+
+They stay open from task to task, like the channels of gRPC beside them.  A node of an older version has none,
+and a firewall may let gRPC's port through alone: then, for a while, nobody tries again, and the chunks come
+over gRPC.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator
+from typing import Final
+
+import grpc
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from ..proto import data_pb2
+from ..proto.range_chunks import MalformedChunk, RecordsChunk, parse
+from ..proto.range_frames import (
+    CHUNK,
+    CONFIRMED,
+    END,
+    FAILED,
+    GREETING,
+    OPEN_RANGE_CONNECTION,
+    STORED,
+)  # fmt: skip
+from ..runtime.blocking_frames import BlockingFrames, connect_blocking
+from ..runtime.clock import Clock
+from ..runtime.logs import get
+from ..runtime.tls import ClientTls
+from ..security.grpc_session import Metadata
+from ..wire.errors import ErrorCode
+
+log = get(__name__)
+
+CONNECT_S: Final = 2.0
+"""For each step of opening a connection; the reader has another way."""
+AVOIDED_S: Final = 60.0
+"""After a failure the chunks of this node come over gRPC for so long; after each further one for twice as
+long."""
+AVOIDED_S_MAX: Final = 3_600.0
+IDLE_MAX: Final = 64
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""As over gRPC."""
+SMALL_BYTES: Final = 64 << 10
+
+
+class RangeRefused(Exception):
+    """The node does not answer a read, or not to its end."""
+
+    def __init__(self, detail: data_pb2.ErrorDetail) -> None:
+        super().__init__(detail.message)
+        self.detail = detail
+
+
+class RangeConnectionLost(Exception):
+    """The connection broke, or what came over it makes no sense."""
+
+
+class RangeConnection:
+    """One connection, for one read at a time."""
+
+    def __init__(self, frames: BlockingFrames, shown: Metadata) -> None:
+        """`shown`: by what the node knows the reader."""
+        self._frames = frames
+        self.shown = shown
+        self.is_idle = True
+        """Whether no read is in progress on it."""
+        self.has_answered = False
+
+    def read(self, request: data_pb2.ReadRangeRequest) -> Generator[RecordsChunk]:
+        """The chunks; the records of each are in memory of their own.  Raises RangeRefused,
+        RangeConnectionLost."""
+        try:
+            self.is_idle = False
+            stored: memoryview | None = None  # a chunk that does not count yet
+            self._frames.send(request.SerializeToString())
+            while True:
+                message = self._frames.receive(MESSAGE_BYTES_MAX, _memory)
+                self.has_answered = True
+                kind, body = bytes(message[:1]), message[1:]
+                if kind == FAILED:
+                    detail = data_pb2.ErrorDetail.FromString(bytes(body))
+                    # a session ends with its connection
+                    self.is_idle = detail.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED
+                    raise RangeRefused(detail)
+                if kind == CONFIRMED and stored is not None:
+                    yield parse(stored)
+                    stored = None
+                elif stored is not None:
+                    raise RangeConnectionLost(f"a frame of kind {kind.hex()} where a chunk waits for its end")
+                elif kind == CHUNK:
+                    yield parse(body)
+                elif kind == STORED:
+                    stored = body
+                elif kind == END:
+                    self.is_idle = True
+                    return
+                else:
+                    raise RangeConnectionLost(f"a frame of unknown kind {kind.hex() or 'none'}")
+        except (OSError, MalformedChunk, DecodeError) as problem:
+            raise RangeConnectionLost(str(problem)) from problem
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another read may begin on it."""
+        return self.is_idle and self._frames.is_silent
+
+    def shut(self) -> None:
+        """From any thread: the read in progress ends with RangeConnectionLost."""
+        self._frames.shut()
+
+    def close(self) -> None:
+        self._frames.close()
+
+
+class RangeConnections:
+    """Those of one client's identity, by endpoint; for any thread."""
+
+    def __init__(self, clock: Clock, tls: ClientTls | None) -> None:
+        self._clock = clock
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[RangeConnection]] = {}
+        self._avoided: dict[str, tuple[float, float]] = {}
+        """By endpoint: until when, and for how long the next time."""
+        self._process = os.getpid()
+
+    def take(self, endpoint: str, channel: grpc.Channel, shown: Metadata) -> RangeConnection | None:
+        """A connection for one read, which is then given back; None where there is none to be had."""
+        with self._lock:
+            if self._process != os.getpid():  # the parent reads on its own connections
+                self._idle, self._process = {}, os.getpid()
+            idle = self._idle.get(endpoint, [])
+            while idle:
+                found = idle.pop()
+                if found.shown == shown and found.is_usable:
+                    return found
+                found.close()
+            if self._clock.monotonic() < self._avoided.get(endpoint, (0.0, 0.0))[0]:
+                return None
+        return self._open(endpoint, channel, shown)
+
+    def give_back(self, endpoint: str, connection: RangeConnection) -> None:
+        """After a read, however it ended."""
+        with self._lock:
+            surplus = not connection.is_idle or sum(map(len, self._idle.values())) >= IDLE_MAX
+            if connection.has_answered:
+                self._avoided.pop(endpoint, None)
+            if not surplus:
+                self._idle.setdefault(endpoint, []).append(connection)
+        if surplus:
+            connection.close()
+            if not connection.has_answered:
+                self._avoid(endpoint, "it was lost before it answered")
+
+    def drop(self, endpoint: str) -> None:
+        """Closes those to this endpoint that no read has."""
+        with self._lock:
+            dropped = self._idle.pop(endpoint, [])
+        for each in dropped:
+            each.close()
+
+    def close(self) -> None:
+        """Closes all that no read has."""
+        for endpoint in list(self._idle):
+            self.drop(endpoint)
+
+    def _open(self, endpoint: str, channel: grpc.Channel, shown: Metadata) -> RangeConnection | None:
+        ask = channel.unary_unary(
+            OPEN_RANGE_CONNECTION,
+            data_pb2.OpenRangeConnectionRequest.SerializeToString,
+            data_pb2.OpenRangeConnectionReply.FromString,
+        )
+        try:
+            invited = ask(data_pb2.OpenRangeConnectionRequest(), timeout=CONNECT_S, metadata=shown)
+        except grpc.RpcError as failure:
+            assert isinstance(failure, grpc.Call)
+            if failure.code() == grpc.StatusCode.UNIMPLEMENTED:  # of an older version
+                self._avoid(endpoint, "")
+            return None  # the read itself then meets what is wrong
+        if not invited.port:
+            self._avoid(endpoint, "")
+            return None
+        host = endpoint.rpartition(":")[0].strip("[]")
+        try:
+            frames = connect_blocking(host, invited.port, CONNECT_S, self._tls)
+        except OSError as problem:
+            self._avoid(endpoint, f"port {invited.port}: {problem}")
+            return None
+        try:
+            frames.send(invited.ticket)
+            greeting = bytes(frames.receive(len(GREETING), _memory))
+            if greeting != GREETING:
+                raise ConnectionError(f"another server answers there: {greeting!r}")
+            frames.wait_without_end()
+        except OSError as problem:
+            frames.close()
+            self._avoid(endpoint, f"port {invited.port}: {problem}")
+            return None
+        return RangeConnection(frames, shown)
+
+    def _avoid(self, endpoint: str, reason: str) -> None:
+        with self._lock:
+            for_s = self._avoided.get(endpoint, (0.0, AVOIDED_S))[1]
+            following = min(AVOIDED_S_MAX, 2 * for_s)
+            self._avoided[endpoint] = self._clock.monotonic() + for_s, following
+        if reason:
+            log.info("range_connection_not_used", endpoint=endpoint, reason=reason, for_s=for_s)
+
+
+def _memory(size: int) -> memoryview:
+    """Of Arrow: it is not filled with zeros, and what was freed is used again."""
+    if size < SMALL_BYTES:
+        return memoryview(bytearray(size))
+    return memoryview(pa.allocate_buffer(size)).cast("B")
