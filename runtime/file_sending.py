@@ -7,11 +7,14 @@ what the file holds when the other side receives it: the caller sends only what 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,11 +40,12 @@ Made = tuple[bytes, FilePart]
 class FileSender:
     """For one connection; used on its loop, by one task at a time."""
 
-    __slots__ = ("_socket",)
+    __slots__ = ("_socket", "_writable")
 
     def __init__(self, descriptor: int) -> None:
         """`descriptor`: of a non-blocking socket, which may be closed at any time."""
         self._socket = _SameSocket(descriptor)
+        self._writable: asyncio.Future[None] | None = None
 
     async def send(self, make: Callable[[], Made], pool: Executor) -> None:
         """Calls `make` in a thread, and sends what it returns; raises what it raises.  Then SendFailed: a
@@ -50,8 +54,20 @@ class FileSender:
         while not await loop.run_in_executor(pool, sending.advance):
             await self._until_writable(loop)
 
+    def close(self) -> None:
+        """The connection is gone, also for a thread that sends just now."""
+        writable = self._writable
+        if writable is not None:
+            writable.get_loop().remove_writer(self._socket.same)
+            self._writable = None
+            if not writable.done():
+                writable.set_result(None)
+        self._socket.end()
+
     async def _until_writable(self, loop: asyncio.AbstractEventLoop) -> None:
-        writable: asyncio.Future[None] = loop.create_future()
+        if self._socket.is_ended:
+            return
+        writable = self._writable = loop.create_future()
 
         def note() -> None:
             if not writable.done():
@@ -61,7 +77,9 @@ class FileSender:
         try:
             await writable
         finally:
-            loop.remove_writer(self._socket.same)
+            if self._writable is writable:  # not closed
+                loop.remove_writer(self._socket.same)
+                self._writable = None
 
 
 class SendFailed(Exception):
@@ -74,16 +92,42 @@ class SendFailed(Exception):
 
 
 class _SameSocket:
-    """A descriptor of its own for a socket: a thread may still use it when the connection is closed.  It is
-    closed with the last reference."""
+    """A descriptor of its own for a socket, which is closed when no thread uses it: the number of a closed
+    one may be another connection's."""
 
-    __slots__ = ("same",)
+    __slots__ = ("_is_used", "_lock", "is_ended", "same")
 
     def __init__(self, descriptor: int) -> None:
         self.same = socket.socket(fileno=os.dup(descriptor))
+        self.is_ended = False
+        self._is_used = False
+        self._lock = threading.Lock()
 
-    def __del__(self) -> None:
-        self.same.close()
+    @contextmanager
+    def used(self) -> Iterator[socket.socket]:
+        """By one thread at a time.  Raises ConnectionResetError when it has ended."""
+        with self._lock:
+            if self.is_ended:
+                raise ConnectionResetError(errno.ECONNRESET, "the connection is closed")
+            self._is_used = True
+        try:
+            yield self.same
+        finally:
+            with self._lock:
+                self._is_used = False
+                if self.is_ended:
+                    self.same.close()
+
+    def end(self) -> None:
+        """For all: a thread that uses it finds it broken."""
+        with self._lock:
+            if self.is_ended:
+                return
+            self.is_ended = True
+            with suppress(OSError):  # the other side has ended it
+                self.same.shutdown(socket.SHUT_RDWR)
+            if not self._is_used:
+                self.same.close()
 
 
 class _Sending:
@@ -103,22 +147,24 @@ class _Sending:
             first, self._rest = self._make()
             self._make = None
             self._first = memoryview(first)
+        try:
+            with self._to.used() as to:
+                return self._send_all(to)
+        except OSError as error:
+            raise SendFailed(error, in_file=False) from error
+
+    def _send_all(self, to: socket.socket) -> bool:
         poll = select.poll()
-        poll.register(self._to.same, select.POLLOUT)
+        poll.register(to, select.POLLOUT)
         while True:
             try:
-                self._send_some()
+                self._send_some(to)
                 return True
             except BlockingIOError:
                 if not poll.poll(WAIT_MS):
                     return False
-            except SendFailed:
-                raise
-            except OSError as error:
-                raise SendFailed(error, in_file=False) from error
 
-    def _send_some(self) -> None:
-        to = self._to.same
+    def _send_some(self, to: socket.socket) -> None:
         assert self._rest is not None
         while self._first:
             self._first = self._first[to.send(self._first, socket.MSG_MORE if self._rest.length else 0) :]

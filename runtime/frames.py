@@ -370,7 +370,8 @@ class FrameConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._file_sender = None
+        if self._file_sender is not None:
+            self._file_sender.close()
         self._wake_writer()
         self._stop_timers()
         self._corked.clear()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import grpc
 import grpc.aio
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
 from tidegate.node.data.data_service import DataService
-from tidegate.node.data.range_connections import RangeDoor
+from tidegate.node.data.range_connections import RangeConnections, RangeDoor
 from tidegate.node.serving.batch_threads import BatchThreads
 from tidegate.node.serving.grpc_callers import GrpcAccess, GrpcGuard
 from tidegate.node.serving.throttling import Throttling
@@ -29,6 +30,7 @@ from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.network import bind_grpc, grpc_server
+from tidegate.runtime.tls import ServerTls
 from tidegate.security.quotas import QuotaEntity, QuotaKind
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.group_commit import GroupCommit
@@ -133,6 +135,8 @@ class Node:
     threads: BatchThreads
     server: Any
     port: int
+    door: RangeDoor
+    ranges: RangeConnections
 
 
 class ServedCluster:
@@ -141,6 +145,7 @@ class ServedCluster:
     def __init__(self, directory: Path, nodes: int = 2, **configs: str) -> None:
         self._access = open_access()
         self._credentials: grpc.ServerCredentials | None = None
+        self._tls: ServerTls | None = None
         self.metadata = Metadata()
         self.nodes: dict[int, Node] = {}
         self.limits: dict[tuple[QuotaEntity, QuotaKind], float] = {}
@@ -157,9 +162,11 @@ class ServedCluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="served-cluster", daemon=True)
 
-    def secure(self, access: GrpcAccess, credentials: grpc.ServerCredentials) -> None:
-        """Before the start."""
-        self._access, self._credentials = access, credentials
+    def secure(
+        self, access: GrpcAccess, credentials: grpc.ServerCredentials | None, tls: ServerTls | None = None
+    ) -> None:
+        """Before the start.  `tls`: of the range connections."""
+        self._access, self._credentials, self._tls = access, credentials, tls
 
     def __enter__(self) -> ServedCluster:
         self._thread.start()
@@ -204,6 +211,7 @@ class ServedCluster:
             BatchThreads(),
             Throttling(lambda: self.limits, SystemClock(), may_act_as_node=lambda _: False),
         )
+        door = RangeDoor()
         service = DataService(
             replicas,
             lambda: self.metadata,  # type: ignore[arg-type,return-value]
@@ -211,8 +219,12 @@ class ServedCluster:
             threads,
             self._access,
             throttling,
-            RangeDoor(),
+            door,
         )
+        ranges = RangeConnections(
+            door, service, self._access, tls=self._tls, connections_max=1_000, idle_s=60.0
+        )
+        await ranges.start("127.0.0.1", 0)
         guard = GrpcGuard(self._access)
         server = grpc_server(interceptors=[guard])
         guard.add_to_server(server)
@@ -220,13 +232,14 @@ class ServedCluster:
         self.add_services(server)
         port = bind_grpc(server, "127.0.0.1", 0, self._credentials)
         await server.start()
-        self.nodes[number] = Node(directory, commit, replicas, service, threads, server, port)
+        self.nodes[number] = Node(directory, commit, replicas, service, threads, server, port, door, ranges)
         self.metadata.brokers[number] = BrokerState(
             number, "i", 1, False, "", "127.0.0.1", 1, self.host, port
         )
 
     async def _stop(self, number: int) -> None:
         node = self.nodes.pop(number)
+        await node.ranges.close()
         await node.server.stop(0)
         node.service.close()
         await node.threads.close()
@@ -234,8 +247,21 @@ class ServedCluster:
         node.commit.close()
         node.directory.close(clean=True)
 
+    @contextmanager
+    def over_grpc(self) -> Iterator[None]:
+        """The nodes invite no reader to a range connection."""
+        ports = {node.door: node.door.port for node in self.nodes.values()}
+        for door in ports:
+            door.port = 0
+        try:
+            yield
+        finally:
+            for door, port in ports.items():
+                door.port = port
+
     def kill_server(self, number: int) -> None:
         """Cuts all streams of the node and takes it off the list of live brokers."""
+        self.run(self.nodes[number].ranges.close())
         self.run(self.nodes[number].server.stop(0))
         self.metadata.brokers.pop(number)
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -48,10 +48,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCluster]
         yield served
 
 
+Carrier = Callable[[ServedCluster], AbstractContextManager[None]]
+
+
+@pytest.fixture(params=["frames", "gRPC"])
+def carrier(request: pytest.FixtureRequest) -> Carrier:
+    """How chunks reach readers."""
+    return ServedCluster.over_grpc if request.param == "gRPC" else lambda _: nullcontext()
+
+
 @pytest.fixture
-def client(cluster: ServedCluster) -> Iterator[DataClient]:
+def client(cluster: ServedCluster, carrier: Carrier) -> Iterator[DataClient]:
     client = DataClient([cluster.bootstrap.split(",")[0]], retry_timeout_ms=5_000)
-    yield client
+    with carrier(cluster):
+        yield client
     client.close()
 
 
@@ -340,15 +350,18 @@ def test_splits_know_how_much_their_records_are_when_decompressed(tmp_path: Path
     assert codec is Compression.NONE or found.bytes_estimated < 50_000
 
 
-def test_a_batch_larger_than_a_chunk_travels_whole(tmp_path: Path) -> None:
+def test_a_batch_larger_than_a_chunk_travels_whole(tmp_path: Path, carrier: Carrier) -> None:
     big = NewRecord(b"big", b"x" * 6_000_000)
     steps = [
         Step(encode_batch([record]), [record], -1)
         for record in (NewRecord(b"a", b"1"), big, NewRecord(b"z", b"2"))
     ]
-    with ServedCluster(
-        tmp_path, nodes=1, **{"max.message.bytes": "8000000", "segment.bytes": "10000000"}
-    ) as cluster:
+    with (
+        ServedCluster(
+            tmp_path, nodes=1, **{"max.message.bytes": "8000000", "segment.bytes": "10000000"}
+        ) as cluster,
+        carrier(cluster),
+    ):
         cluster.fill("flights", 0, steps, leader=1)
         client = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
         assert read(client, 0, 0, 3) == [(0, b"1"), (1, big.value), (2, b"2")]
@@ -356,11 +369,12 @@ def test_a_batch_larger_than_a_chunk_travels_whole(tmp_path: Path) -> None:
 
 
 def test_a_stream_ends_when_leadership_does_and_resumes_at_the_new_leader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carrier: Carrier
 ) -> None:
     monkeypatch.setattr(data_service, "CHUNK_BYTES_DEFAULT", 2_000)
+    monkeypatch.setattr(data_service, "FILE_CHUNK_BYTES", 2_000)
     steps = history(3, 300)
-    with ServedCluster(tmp_path) as cluster:
+    with ServedCluster(tmp_path) as cluster, carrier(cluster):
         cluster.fill("flights", 0, steps, leader=1)
         client = DataClient([cluster.bootstrap.split(",")[1]], retry_timeout_ms=10_000)
         topic = client.describe(["flights"])["flights"]
@@ -381,7 +395,9 @@ def test_a_stream_ends_when_leadership_does_and_resumes_at_the_new_leader(
         client.close()
 
 
-def test_a_marker_that_the_cleaner_removes_during_a_read_hides_no_later_record(tmp_path: Path) -> None:
+def test_a_marker_that_the_cleaner_removes_during_a_read_hides_no_later_record(
+    tmp_path: Path, carrier: Carrier
+) -> None:
     """The reader was told of the aborted transaction, and would wait for its end."""
     at_ms, horizon_ms = FIRST_TIMESTAMP_MS, 1_000
     others = [
@@ -405,7 +421,7 @@ def test_a_marker_that_the_cleaner_removes_during_a_read_hides_no_later_record(t
         "min.cleanable.dirty.ratio": "0",
         "segment.bytes": "500000",
     }
-    with ServedCluster(tmp_path, nodes=1, **configs) as cluster:
+    with ServedCluster(tmp_path, nodes=1, **configs) as cluster, carrier(cluster):
         cluster.fill("flights", 0, steps, leader=1)
         log = cluster.nodes[1].replicas.replica("flights", 0).log
 
@@ -428,8 +444,8 @@ def test_a_marker_that_the_cleaner_removes_during_a_read_hides_no_later_record(t
         client.close()
 
 
-def test_records_below_the_log_start_are_out_of_range(tmp_path: Path) -> None:
-    with ServedCluster(tmp_path, nodes=1) as cluster:
+def test_records_below_the_log_start_are_out_of_range(tmp_path: Path, carrier: Carrier) -> None:
+    with ServedCluster(tmp_path, nodes=1) as cluster, carrier(cluster):
         cluster.fill("flights", 0, history(4, 200), leader=1)
 
         async def cut() -> None:
@@ -533,10 +549,12 @@ def test_many_more_readers_than_turns_all_read_everything(
     assert [line for line in caplog.messages if "interrupted" in line] == []
 
 
-def test_a_reader_that_pauses_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_pauses_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carrier: Carrier
+) -> None:
     monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
     steps = [Step(encode_batch([record]), [record], -1) for record in [NewRecord(b"k", bytes(700_000))] * 24]
-    with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "10000000"}) as cluster:
+    with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "10000000"}) as cluster, carrier(cluster):
         cluster.fill("flights", 0, steps, leader=1)
         set_turns(cluster, RangeTurns(active_max=1))
         client = DataClient([cluster.bootstrap], retry_timeout_ms=5_000)
@@ -554,7 +572,7 @@ def paused_and_others(
     """The rows of a range whose reader pauses for an hour after its first chunk, while others read."""
     monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
     monkeypatch.setattr(data_service, "LOOK_S", 0.01)
-    with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "10000000"}) as cluster:
+    with ServedCluster(tmp_path, nodes=1, **{"segment.bytes": "10000000"}) as cluster, cluster.over_grpc():
         cluster.fill("flights", 0, steps, leader=1)
         set_turns(cluster, turns, still_s=0.05)
         clock = LeapingClock()
@@ -659,7 +677,10 @@ def test_readers_that_take_their_chunks_slowly_do_not_end_one_another(
     steps = [
         Step(encode_batch([record]), [record], -1) for record in [NewRecord(b"k", bytes(12_000_000))] * 2
     ]
-    with ServedCluster(tmp_path, nodes=1, **{"max.message.bytes": "20000000"}) as cluster:
+    with (
+        ServedCluster(tmp_path, nodes=1, **{"max.message.bytes": "20000000"}) as cluster,
+        cluster.over_grpc(),
+    ):
         cluster.fill("flights", 0, steps, leader=1)
         set_turns(cluster, RangeTurns(held_bytes_max=25_000_000), still_s=0.1)
         with slow_link(cluster.bootstrap, 1 << 16, 0.002) as address:
@@ -727,7 +748,7 @@ def test_readers_whose_chunks_have_no_room_together_all_read_everything(
         finally:
             client.close()
 
-    with ThreadPoolExecutor(8) as pool:
+    with cluster.over_grpc(), ThreadPoolExecutor(8) as pool:
         assert all(found == wanted(history(0, 400), 0, 2000) for found in pool.map(read_all, range(8)))
     assert without_room == []
 

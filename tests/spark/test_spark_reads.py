@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from tidegate.node.data import data_service
+from tidegate.runtime.file_sending import FilePart
 from tidegate.spark.session import local_session, stop_session
 from tidegate.storage.log.bulk_read import BulkRead
 from tidegate.wire.records import NewRecord
@@ -115,7 +116,8 @@ def test_rows_without_columns_are_counted_and_no_data_is_read(
     spark: SparkSession, cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark pushes no aggregate down to a Python source; a schema without columns needs none."""
-    monkeypatch.setattr(BulkRead, "run", lambda self: pytest.fail("data was read"))
+    for name in ("run", "locate"):
+        monkeypatch.setattr(BulkRead, name, lambda self: pytest.fail("data was read"))
     reader = (
         spark.read.format("tidegate").option("bootstrap", cluster.bootstrap).option("subscribe", "flights")
     )
@@ -204,15 +206,15 @@ def test_a_leader_that_moves_and_a_server_that_dies_change_nothing(
 ) -> None:
     """Both in the middle of streams: partition 0 moves to node 2, then node 1 dies and node 2 takes over all
     it led."""
-    monkeypatch.setattr(data_service, "CHUNK_BYTES_DEFAULT", 4_000)
+    monkeypatch.setattr(data_service, "FILE_CHUNK_BYTES", 4_000)
     steps = {partition: history(20 + partition, 200) for partition in range(2)}
     reads, lock = 0, threading.Lock()
-    original = BulkRead.run
+    original = BulkRead.locate
     with ServedCluster(tmp_path) as cluster:
         for partition, script in steps.items():
             cluster.fill("flights", partition, script, leader=1)
 
-        def run(read: BulkRead) -> tuple[bytes, int]:
+        def locate(read: BulkRead) -> tuple[FilePart, int]:
             nonlocal reads
             with lock:
                 reads += 1
@@ -224,7 +226,7 @@ def test_a_leader_that_moves_and_a_server_that_dies_change_nothing(
                 cluster.kill_server(1)
             return original(read)
 
-        monkeypatch.setattr(BulkRead, "run", run)
+        monkeypatch.setattr(BulkRead, "locate", locate)
         reader = (
             spark.read.format("tidegate")
             .option("bootstrap", cluster.bootstrap)

@@ -1,0 +1,595 @@
+"""Range connections: whole ranges, nothing of a node that has lost its leadership, and gRPC where there are
+none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+import pytest
+from tidegate.node.data import data_service
+from tidegate.node.data.range_turns import RangeTurns
+from tidegate.proto import data_pb2 as pb
+from tidegate.proto import data_pb2_grpc
+from tidegate.proto.range_chunks import RecordsChunk, serialize
+from tidegate.proto.range_frames import CHUNK, CONFIRMED, END, FAILED, GREETING, STORED
+from tidegate.runtime.disk import RealFile
+from tidegate.runtime.network import grpc_channel_blocking
+from tidegate.spark import range_connections
+from tidegate.spark.connection import DataClient, LeaderView, ReadError, offset_query
+from tidegate.spark.fetch import FetchedChunk, RangeRequest, fetch_range
+from tidegate.storage.log.bulk_read import begin_bulk_read
+from tidegate.wire.errors import ErrorCode
+from tidegate.wire.records import NewRecord, decode_batch, encode_batch
+
+from .conftest import LeapingClock
+from .served import TOPIC_ID, ServedCluster, Step, committed, history
+
+_LENGTH = struct.Struct(">I")
+
+
+def large_steps(count: int, size: int = 700_000) -> list[Step]:
+    """Batches of one record, whose value has its number."""
+    records = [NewRecord(None, b"%09d" % number + bytes(size)) for number in range(count)]
+    return [Step(encode_batch([record]), [record], -1) for record in records]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ServedCluster]:
+    with ServedCluster(tmp_path, 2, **{"segment.bytes": "10000000"}) as served:
+        served.fill("flights", 0, history(1, 300), leader=1)
+        yield served
+
+
+@pytest.fixture
+def client(cluster: ServedCluster) -> Iterator[DataClient]:
+    client = DataClient([cluster.bootstrap.split(",")[0]], retry_timeout_ms=5_000)
+    yield client
+    client.close()
+
+
+def whole(cluster: ServedCluster, topic: str = "flights") -> RangeRequest:
+    leader = cluster.metadata.topics[topic].partitions[0].leader
+    end = cluster.nodes[leader].replicas.replica(topic, 0).log.last_stable_offset
+    return RangeRequest(topic, TOPIC_ID.bytes, 0, 0, end, True, True)
+
+
+def read(client: DataClient, request: RangeRequest) -> list[tuple[int, bytes | None]]:
+    return [
+        (record.offset, record.value)
+        for chunk in fetch_range(client, request)
+        for position, _ in chunk.visible
+        for record in decode_batch(chunk.records, position)
+    ]
+
+
+def wanted(steps: list[Step]) -> list[tuple[int, bytes | None]]:
+    return [(offset, record.value) for offset, record in committed(steps)]
+
+
+def open_connections(cluster: ServedCluster, node: int = 1) -> int:
+    server = cluster.nodes[node].ranges._server
+    assert server is not None
+    return server.open_count
+
+
+# ---- reads -------------------------------------------------------------------------------------------------
+
+
+def test_one_connection_serves_read_after_read_and_grpc_none(
+    cluster: ServedCluster, client: DataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_service.DataService, "ReadRange", None)
+    for _ in range(3):
+        assert read(client, whole(cluster)) == wanted(history(1, 300))
+    assert open_connections(cluster) == 1
+
+
+def test_a_range_in_many_chunks_is_whole(
+    cluster: ServedCluster, client: DataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_service, "FILE_CHUNK_BYTES", 1_000)
+    assert len(list(fetch_range(client, whole(cluster)))) > 20
+    assert read(client, whole(cluster)) == wanted(history(1, 300))
+
+
+def test_a_reader_that_wants_no_more_leaves_its_turn_and_its_connection(
+    cluster: ServedCluster, client: DataClient
+) -> None:
+    cluster.fill("large", 0, large_steps(40), leader=1)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with closing(cast(Generator[FetchedChunk], fetch_range(client, whole(cluster, "large")))) as chunks:
+            next(chunks)
+    assert read(client, whole(cluster)) == wanted(history(1, 300))
+    wait_until(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (1, 0))
+    assert len(os.listdir("/proc/self/fd")) <= before + 8
+
+
+def test_a_slow_reader_takes_no_turn_and_gets_everything(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the system's buffers hold."""
+    monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
+    cluster.fill("large", 0, large_steps(60), leader=1)
+    cluster.nodes[1].service._turns = RangeTurns(active_max=1)
+    client, other = (DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000) for _ in range(2))
+    slow = fetch_range(client, whole(cluster, "large"))
+    first = next(slow)
+    for _ in range(3):
+        assert read(other, whole(cluster)) == wanted(history(1, 300))
+    found = [
+        record.offset
+        for chunk in (first, *slow)
+        for position, _ in chunk.visible
+        for record in decode_batch(chunk.records, position)
+    ]
+    assert found == list(range(60))
+    assert cluster.nodes[1].service._turns.held_bytes == 0
+    client.close()
+    other.close()
+
+
+def test_chunks_do_not_share_memory(cluster: ServedCluster, client: DataClient) -> None:
+    cluster.fill("large", 0, large_steps(20), leader=1)
+    chunks = list(fetch_range(client, whole(cluster, "large")))
+    assert len(chunks) > 2
+    records = [
+        record for chunk in chunks for at, _ in chunk.visible for record in decode_batch(chunk.records, at)
+    ]
+    assert [int((record.value or b"")[:9]) for record in records] == list(range(20))
+
+
+# ---- what a node may not send ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("looks_again", [True, False])
+def test_what_a_node_sends_while_it_loses_its_leadership_is_not_taken(
+    cluster: ServedCluster, client: DataClient, monkeypatch: pytest.MonkeyPatch, *, looks_again: bool
+) -> None:
+    """And the ablation: without the second look it would be."""
+    send_at, sends = RealFile.send_at, 0
+
+    def lose_leadership(file: RealFile, descriptor: int, position: int, length: int) -> int:
+        nonlocal sends
+        sends += 1
+        if sends == 1:
+            cluster.move("flights", 0, 2)
+        return send_at(file, descriptor, position, length)
+
+    client.describe(["flights"])
+    monkeypatch.setattr(RealFile, "send_at", lose_leadership)
+    if not looks_again:
+        monkeypatch.setattr(data_service.DataService, "_require_still_pinned", lambda *_: None)
+    reads = [stream.start for stream in streams(client, monkeypatch)]
+    assert read(client, whole(cluster)) == wanted(history(1, 300))
+    assert open_connections(cluster, 2) == looks_again, f"the range was asked for again: {reads}"
+
+
+def streams(client: DataClient, monkeypatch: pytest.MonkeyPatch) -> list[pb.ReadRangeRequest]:
+    """Those that the client asks for from now on."""
+    asked: list[pb.ReadRangeRequest] = []
+    over_frames = client._over_frames
+
+    def noted(connection: object, endpoint: str, request: pb.ReadRangeRequest) -> object:
+        asked.append(request)
+        return over_frames(connection, endpoint, request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client, "_over_frames", noted)
+    return asked
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_chunk_takes_the_replica_offline(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader gets no torn chunk, and goes on at the next leader."""
+    send_at, sends = RealFile.send_at, 0
+    cluster.fill("large", 0, large_steps(20), leader=1)
+
+    def fail(file: RealFile, descriptor: int, position: int, length: int) -> int:
+        nonlocal sends
+        sends += 1
+        if sends == 1:
+            return send_at(file, descriptor, position, 100_000)
+        if sends == 2:
+            raise OSError(errno.EIO, "input/output error", str(file.path))
+        return send_at(file, descriptor, position, length)
+
+    monkeypatch.setattr(RealFile, "send_at", fail)
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=20_000)
+    request = whole(cluster, "large")
+    found: list[list[tuple[int, bytes | None]]] = []
+    reading = threading.Thread(target=lambda: found.append(read(client, request)))
+    reading.start()
+    log = cluster.nodes[1].replicas.replica("large", 0).log
+    wait_until(lambda: log.is_offline)
+    cluster.move("large", 0, 2)
+    reading.join(30)
+    assert [offset for offset, _ in found[0]] == list(range(20))
+    client.close()
+
+
+def test_a_file_that_is_too_short_is_no_record(cluster: ServedCluster) -> None:
+    cluster.fill("large", 0, large_steps(3), leader=1)
+    log = cluster.nodes[1].replicas.replica("large", 0).log
+    path = log.segments.active.path("log")
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size - 10)
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=500)
+    with pytest.raises(ReadError):
+        read(client, whole(cluster, "large"))
+    assert log.is_offline
+    client.close()
+
+
+def test_a_header_that_is_none_ends_the_read(
+    cluster: ServedCluster, client: DataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = cluster.nodes[1].replicas.replica("flights", 0).log.segments.active.path("log")
+    with open(path, "r+b") as file:
+        file.seek(16)
+        file.write(b"\x07")  # the magic byte
+    with pytest.raises(ReadError, match="no whole batch at byte 0"):
+        read(client, whole(cluster))
+
+
+# ---- where there is no range connection --------------------------------------------------------------------
+
+
+def test_a_node_without_them_is_asked_once(
+    cluster: ServedCluster, client: DataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def invite(*_: object) -> pb.OpenRangeConnectionReply:
+        nonlocal asked
+        asked += 1
+        return pb.OpenRangeConnectionReply()
+
+    monkeypatch.setattr(cluster.nodes[1].door, "invite", invite)
+    for _ in range(3):
+        assert read(client, whole(cluster)) == wanted(history(1, 300))
+    assert asked == 1
+
+
+def test_a_port_that_is_not_reached_is_left_alone_for_longer_and_longer(
+    cluster: ServedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = LeapingClock()
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000, clock=clock)
+    assert client._own_channels is not None
+    client._own_channels.ranges._clock = clock
+    door, port = cluster.nodes[1].door, cluster.nodes[1].door.port
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # it does not listen
+        door.port = bound.getsockname()[1]
+        with caplog.at_level("INFO"):
+            for leap_s, tries in ((0.0, 1), (59.0, 1), (2.0, 2), (118.0, 2), (3.0, 3)):
+                clock.leapt_s += leap_s
+                assert read(client, whole(cluster)) == wanted(history(1, 300))
+                lines = [line for line in caplog.messages if "range_connection_not_used" in line]
+                assert len(lines) == tries, leap_s
+    door.port = port
+    clock.leapt_s += range_connections.AVOIDED_S_MAX
+    assert read(client, whole(cluster)) == wanted(history(1, 300))
+    assert open_connections(cluster) == 1
+    client.close()
+
+
+def test_a_node_of_an_older_version_serves_over_grpc(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_connections, "OPEN_RANGE_CONNECTION", "/tidegate.data.Data/NotKnown")
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    assert read(client, whole(cluster)) == wanted(history(1, 300))
+    assert open_connections(cluster) == 0
+    client.close()
+
+
+def test_a_connection_that_the_node_closed_is_not_used_again(
+    cluster: ServedCluster, client: DataClient
+) -> None:
+    assert read(client, whole(cluster)) == wanted(history(1, 300))
+
+    async def close_all() -> None:
+        server = cluster.nodes[1].ranges._server
+        assert server is not None
+        for connection in list(server.connections):
+            connection.abort("idle")
+
+    cluster.run(close_all())
+    assert read(client, whole(cluster)) == wanted(history(1, 300))
+    assert open_connections(cluster) == 1
+
+
+def test_another_session_has_another_connection(cluster: ServedCluster) -> None:
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    channels = client._own_channels
+    assert channels is not None
+    endpoint = f"127.0.0.1:{cluster.nodes[1].port}"
+    first = channels.ranges.take(endpoint, channels.to(endpoint), ())
+    assert first is not None
+    channels.ranges.give_back(endpoint, first)
+    assert channels.ranges.take(endpoint, channels.to(endpoint), (("x", "y"),)) is not first
+    client.close()
+
+
+# ---- a node that is none -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def scripted(
+    cluster: ServedCluster, *frames: bytes, greeting: bytes = GREETING, then_silent: bool = False
+) -> Iterator[None]:
+    """In place of node 1's range connections: each connection gets its greeting, and these frames for an
+    answer; then its end, or nothing."""
+    door, port = cluster.nodes[1].door, cluster.nodes[1].door.port
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        door.port = listening.getsockname()[1]
+        held: list[socket.socket] = []
+
+        def answer(opened: socket.socket) -> None:
+            stream = opened.makefile("rb")
+            for answers in ((greeting,), frames):
+                prefix = stream.read(4)
+                if len(prefix) < 4:
+                    return
+                stream.read(_LENGTH.unpack(prefix)[0])
+                for frame in answers:
+                    opened.sendall(_LENGTH.pack(len(frame)) + frame)
+            if not then_silent:
+                opened.shutdown(socket.SHUT_RDWR)
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    held.append(listening.accept()[0])
+                    with suppress(OSError):  # the client is gone
+                        answer(held[-1])
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            door.port = port
+            listening.shutdown(socket.SHUT_RDWR)
+            for each in held:
+                each.close()
+
+
+def chunk_of(cluster: ServedCluster) -> bytes:
+    """The first, of another's making."""
+    data = history(1, 300)[0].data
+    return serialize(RecordsChunk(pb.RangeChunk(start_offset=0, next_offset=1), data))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (b"",),
+        (b"\x09",),
+        (CONFIRMED,),
+        (STORED + b"\xff\xff",),
+        (STORED, STORED),
+        (STORED, END),
+        (CHUNK + b"\xff\xff\xff",),
+        (FAILED + b"\xff",),
+        (END,),
+    ],
+    ids=lambda frames: "-".join(frame[:3].hex() or "empty" for frame in frames),
+)
+def test_a_node_that_answers_nonsense_gives_no_record(
+    cluster: ServedCluster, frames: tuple[bytes, ...]
+) -> None:
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    with scripted(cluster, *frames):
+        try:
+            found = read(client, whole(cluster))
+        except ReadError as error:
+            assert error.code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NETWORK_EXCEPTION)
+        else:
+            assert found == wanted(history(1, 300)), "over gRPC"
+    client.close()
+
+
+def test_a_frame_that_is_too_large_is_not_taken_into_memory(cluster: ServedCluster) -> None:
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+
+    taken: list[int] = []
+
+    def memory(size: int) -> memoryview:
+        taken.append(size)
+        return memoryview(bytearray(size))
+
+    with pytest.MonkeyPatch.context() as patch, scripted(cluster, CHUNK + bytes(100)):
+        patch.setattr(range_connections, "_memory", memory)
+        patch.setattr(range_connections, "MESSAGE_BYTES_MAX", 100)
+        assert read(client, whole(cluster)) == wanted(history(1, 300)), "over gRPC"
+    assert taken == [len(GREETING)]
+    client.close()
+
+
+def test_another_server_at_the_port_is_noticed(cluster: ServedCluster) -> None:
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    with scripted(cluster, greeting=b"SSH-2.0-OpenSSH_9"):
+        assert read(client, whole(cluster)) == wanted(history(1, 300)), "over gRPC"
+    client.close()
+
+
+def test_a_silent_node_is_given_up(cluster: ServedCluster) -> None:
+    clock = LeapingClock()
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=60_000, clock=clock)
+    leader = LeaderView(1, -1, f"127.0.0.1:{cluster.nodes[1].port}")
+    client.remember_leader("flights", 0, leader)
+    with scripted(cluster, then_silent=True):
+        stream = client.open_stream("flights", TOPIC_ID.bytes, 0, 0, 10, read_committed=True)
+        leap = threading.Timer(0.2, lambda: setattr(clock, "leapt_s", 61.0))
+        leap.start()
+        with pytest.raises(Exception, match="was silent for 30 s"):
+            next(stream)
+        leap.join()
+    client.close()
+
+
+# ---- a reader that is none ---------------------------------------------------------------------------------
+
+
+class Reader:
+    """By hand."""
+
+    def __init__(self, cluster: ServedCluster) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", cluster.nodes[1].door.port), 10)
+        self._stream = self.socket.makefile("rb")
+
+    def send(self, frame: bytes) -> None:
+        self.socket.sendall(_LENGTH.pack(len(frame)) + frame)
+
+    def receive(self) -> bytes:
+        """Empty at the end."""
+        try:
+            prefix = self._stream.read(4)
+            return self._stream.read(_LENGTH.unpack(prefix)[0]) if len(prefix) == 4 else b""
+        except ConnectionResetError:
+            return b""
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+        self.socket.close()
+
+
+def ticket(cluster: ServedCluster) -> bytes:
+    with grpc_channel_blocking(f"127.0.0.1:{cluster.nodes[1].port}") as channel:
+        reply = data_pb2_grpc.DataStub(channel).OpenRangeConnection(pb.OpenRangeConnectionRequest())
+    assert reply.port == cluster.nodes[1].door.port
+    return reply.ticket
+
+
+def all_of(cluster: ServedCluster) -> bytes:
+    end = whole(cluster).end
+    request = pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=end)
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"guessed", bytes(32), bytes(300)], ids=["empty", "guessed", "zeros", "large"]
+)
+def test_a_reader_without_a_ticket_gets_nothing(cluster: ServedCluster, first: bytes) -> None:
+    with Reader(cluster) as reader:
+        reader.send(first)
+        assert reader.receive() == b""
+
+
+def test_a_ticket_opens_one_connection(cluster: ServedCluster) -> None:
+    shown = ticket(cluster)
+    with Reader(cluster) as reader, Reader(cluster) as second:
+        reader.send(shown)
+        assert reader.receive() == GREETING
+        second.send(shown)
+        assert second.receive() == b""
+        reader.send(all_of(cluster))
+        kinds = [reader.receive()[:1] for _ in range(3)]
+    assert kinds == [STORED, CONFIRMED, END]
+
+
+@pytest.mark.parametrize("frame", [b"\xff\xff", bytes(70_000)], ids=["nonsense", "large"])
+def test_a_frame_that_is_no_request_ends_the_connection(cluster: ServedCluster, frame: bytes) -> None:
+    with Reader(cluster) as reader:
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        reader.send(frame)
+        assert reader.receive() == b""
+
+
+def test_a_range_is_asked_for_when_the_last_one_has_ended(cluster: ServedCluster) -> None:
+    cluster.fill("large", 0, large_steps(40), leader=1)
+    request = pb.ReadRangeRequest(topic="large", partition=0, leader_epoch=-1, start=0, end=40)
+    with Reader(cluster) as reader:
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        reader.send(request.SerializeToString())
+        reader.send(all_of(cluster))
+        while reader.receive():
+            pass
+    wait_until(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (0, 0))
+
+
+def test_what_is_refused_is_said_and_the_connection_goes_on(cluster: ServedCluster) -> None:
+    with Reader(cluster) as reader:
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        for topic, code in (("nosuch", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ("flights", ErrorCode.NONE)):
+            end = whole(cluster).end if topic == "flights" else 1
+            request = pb.ReadRangeRequest(topic=topic, partition=0, leader_epoch=-1, start=0, end=end)
+            reader.send(request.SerializeToString())
+            answer = reader.receive()
+            if code:
+                assert answer[:1] == FAILED
+                assert pb.ErrorDetail.FromString(answer[1:]).error_code == code
+            else:
+                assert answer[:1] == STORED
+
+
+def test_a_reader_that_is_gone_in_the_middle_leaves_its_turn(cluster: ServedCluster) -> None:
+    cluster.fill("large", 0, large_steps(40), leader=1)
+    request = pb.ReadRangeRequest(topic="large", partition=0, leader_epoch=-1, start=0, end=40)
+    for _ in range(5):
+        with Reader(cluster) as reader:
+            reader.send(ticket(cluster))
+            assert reader.receive() == GREETING
+            reader.send(request.SerializeToString())
+            assert reader._stream.read(1_000)
+    wait_until(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (0, 0))
+
+
+def test_a_node_that_stops_ends_reads_in_progress(cluster: ServedCluster) -> None:
+    cluster.fill("large", 0, large_steps(40), leader=1)
+    request = pb.ReadRangeRequest(topic="large", partition=0, leader_epoch=-1, start=0, end=40)
+    with Reader(cluster) as reader:
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        reader.send(request.SerializeToString())
+        assert reader._stream.read(1_000)
+        cluster.run(cluster.nodes[1].ranges.close())
+        assert open_connections(cluster) == 0
+
+
+def test_the_wanted_batches_are_located_as_they_are_read(tmp_path: Path) -> None:
+    with ServedCluster(tmp_path, nodes=1) as served:
+        served.fill("flights", 0, history(9, 200), leader=1)
+        log = served.nodes[1].replicas.replica("flights", 0).log
+
+        async def compare() -> None:
+            for start in range(0, log.last_stable_offset - 1, 37):
+                placed = begin_bulk_read(log, start, 5_000, log.last_stable_offset)
+                data, following = placed.run()
+                part, located_next = placed.locate()
+                assert part.file.read_at(part.start, part.length) == data
+                assert located_next == following
+
+        served.run(compare())
+
+
+def wait_until(is_so: object) -> None:
+    assert callable(is_so)
+    for _ in range(1_000):
+        if is_so():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it did not come so")
+
+
+def test_offsets_still_come_over_grpc(cluster: ServedCluster, client: DataClient) -> None:
+    view = client.describe(["flights"])["flights"]
+    assert client.offsets(view, [offset_query(0)], read_committed=True)[0].offset == whole(cluster).end
+    assert open_connections(cluster) == 0
