@@ -269,7 +269,6 @@ def assemble(
             door,
             data_service,
             admission.access,
-            tls=admission.identities[configuration.listeners.grpc.name].tls,
             connections_max=configuration.grpc_connections_max(configuration.listeners.grpc),
             idle_s=configuration.seconds("connections.max.idle.ms"),
         ),

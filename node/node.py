@@ -322,8 +322,8 @@ class Node:
 
     async def _open_range_connections(self) -> None:
         listener, port = self._configuration.listeners.grpc, self._configuration.integer(RANGES_PORT)
-        if port < 0:
-            return
+        if port < 0 or self._parts.identities[listener.name].tls is not None:
+            return  # they are not encrypted
         await self._parts.range_connections.start(listener.host, port)
 
     async def _serve_controller(self, controller: ControllerNode) -> None:

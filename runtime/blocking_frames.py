@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from struct import Struct
 from typing import Final
 
 from .host_names import check_host
-from .tls import ClientTls
 
 _LENGTH: Final = Struct(">I")
 
@@ -24,8 +22,6 @@ class BlockingFrames:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        # TLS has no such flag: its records come one by one
-        self._flags = 0 if isinstance(connection, ssl.SSLSocket) else socket.MSG_WAITALL
 
     def wait_without_end(self) -> None:
         """From now on: `shut` from another thread ends a wait."""
@@ -34,8 +30,6 @@ class BlockingFrames:
     @property
     def is_silent(self) -> bool:
         """Whether the connection is open, and nothing has come that was not received."""
-        if isinstance(self._connection, ssl.SSLSocket) and self._connection.pending():
-            return False
         poll = select.poll()
         poll.register(self._connection, select.POLLIN)
         return not poll.poll(0)
@@ -64,22 +58,19 @@ class BlockingFrames:
 
     def _fill(self, room: memoryview) -> None:
         while room:
-            came = self._connection.recv_into(room, len(room), self._flags)
+            came = self._connection.recv_into(room, len(room), socket.MSG_WAITALL)
             if not came:
                 raise ConnectionError("the other side closed the connection")
             room = room[came:]
 
 
-def connect_blocking(host: str, port: int, timeout_s: float, tls: ClientTls | None = None) -> BlockingFrames:
+def connect_blocking(host: str, port: int, timeout_s: float) -> BlockingFrames:
     """Connects; `timeout_s` bounds each step, and later each wait until `wait_without_end`.  Raises
     OSError."""
     check_host(host, port)
     connection = socket.create_connection((host, port), timeout_s)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if tls is not None:
-            name = host if tls.check_host_name else None
-            connection = tls.newest.wrap_socket(connection, server_hostname=name)
     except BaseException:
         connection.close()
         raise

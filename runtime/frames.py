@@ -233,15 +233,10 @@ class FrameConnection(asyncio.BufferedProtocol):
             self._uncork(transport)
         return True
 
-    @property
-    def sends_files(self) -> bool:
-        """Whether `send_made` may be used: not within TLS."""
-        return self._transport is not None and self._transport.get_extra_info("sslcontext") is None
-
     async def send_made(self, make: Callable[[], Made], pool: Executor) -> None:
         """Calls `make` in a thread and sends what it returns, whole frames (`frame_length`); the kernel has
-        taken them when this returns.  For one task, which sends nothing else meanwhile.  Raises what `make`
-        raises; SendFailed, after which the connection is of no use."""
+        taken them when this returns.  Not within TLS.  For one task, which sends nothing else meanwhile.
+        Raises what `make` raises; SendFailed, after which the connection is of no use."""
         if self._transport is not None:
             self._uncork(self._transport)
             await self.until_taken()

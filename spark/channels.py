@@ -78,7 +78,7 @@ class Channels:
         self._open: dict[str, grpc.Channel] = {}
         self._process = os.getpid()
         self.opened = 0
-        self.ranges = RangeConnections(self._clock, None if security is None else security.tls)
+        self.ranges = RangeConnections(self._clock)
 
     def to(self, endpoint: str) -> grpc.Channel:
         """A channel to this endpoint; it waits for a busy node, and fails at once for a node that has

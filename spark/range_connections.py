@@ -1,8 +1,8 @@
 """A reader's range connections to nodes: the chunks of ReadRange in plain frames (`proto/range_frames.py`).
 
 They stay open from task to task, like the channels of gRPC beside them.  A node of an older version has none,
-and a firewall may let gRPC's port through alone: then, for a while, nobody tries again, and the chunks come
-over gRPC.
+nor has one whose gRPC listener has TLS, and a firewall may let gRPC's port through alone: then, for a while,
+nobody tries again, and the chunks come over gRPC.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from ..proto.range_frames import (
 from ..runtime.blocking_frames import BlockingFrames, connect_blocking
 from ..runtime.clock import Clock
 from ..runtime.logs import get
-from ..runtime.tls import ClientTls
 from ..security.grpc_session import Metadata
 from ..wire.errors import ErrorCode
 
@@ -120,9 +119,8 @@ class RangeConnection:
 class RangeConnections:
     """Those of one client's identity, by endpoint; for any thread."""
 
-    def __init__(self, clock: Clock, tls: ClientTls | None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._tls = tls
         self._lock = threading.Lock()
         self._idle: dict[str, list[RangeConnection]] = {}
         self._avoided: dict[str, tuple[float, float]] = {}
@@ -187,7 +185,7 @@ class RangeConnections:
             return None
         host = endpoint.rpartition(":")[0].strip("[]")
         try:
-            frames = connect_blocking(host, invited.port, CONNECT_S, self._tls)
+            frames = connect_blocking(host, invited.port, CONNECT_S)
         except OSError as problem:
             self._avoid(endpoint, f"port {invited.port}: {problem}")
             return None

@@ -2,11 +2,11 @@
 
 A reader gets its ticket by gRPC, where it is known; the first frame of its connection has it, and the
 connection is the reader's from then on.  Each read asks for the right to the topic like a call of gRPC's, at
-the beginning and before each chunk, and counts among the calls of its principal.  TLS is that of the gRPC
-listener.
+the beginning and before each chunk, and counts among the calls of its principal.  Nothing here is encrypted:
+beside a gRPC listener with TLS there are none.
 
-A chunk is sent when the kernel has taken the one before: what a reader leaves, it leaves in the memory that
-`range_turns` bounds.  Without TLS large batches go from their file straight to the socket.
+Records go from their file straight to the socket, and no chunk is in the memory of the node.  A chunk is sent
+when the kernel has taken the one before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ from ...runtime.network import (
     share_of_descriptors,
 )
 from ...runtime.tasks import spawn
-from ...runtime.tls import ServerTls
 from ...runtime.unauthenticated import Unauthenticated
 from ...security.connection_tickets import ConnectionTickets
 from ...storage.log.bulk_read import BulkRead
@@ -119,14 +118,12 @@ class RangeConnections:
         source: RangeSource,
         access: GrpcAccess,
         *,
-        tls: ServerTls | None,
         connections_max: int,
         idle_s: float,
     ) -> None:
         self._door = door
         self._source = source
         self._access = access
-        self._tls = tls
         self._connections_max = connections_max
         self._idle_s = idle_s
         self._server: FrameServer | None = None
@@ -146,7 +143,7 @@ class RangeConnections:
                 connection, self._door, self._source, self._access, server.unauthenticated, self._threads
             )
 
-        await _listen(server, host, port, serve, self._tls)
+        await _listen(server, host, port, serve)
         self._server = server
         note_reader_port(server.port)
         self._door.port = server.port
@@ -164,13 +161,12 @@ async def _listen(
     host: str,
     port: int,
     factory: Callable[[FrameConnection], RangeConnection],
-    tls: ServerTls | None,
 ) -> None:
     """A host may have several addresses, and all have one port: of a free one is known only that it was free
     a moment ago."""
     for attempts_left in reversed(range(ATTEMPTS)):
         try:
-            await server.listen(host, port or free_port(), factory, tls)
+            await server.listen(host, port or free_port(), factory)
             break
         except PortInUse:
             if port or not attempts_left:
@@ -247,9 +243,7 @@ class RangeConnection:
     async def _serve(self, request: pb.ReadRangeRequest, caller: Caller) -> None:
         try:
             with self._access.counted(caller):
-                reading = self._source.read_range(
-                    request, caller, self._reader, from_files=self._connection.sends_files
-                )
+                reading = self._source.read_range(request, caller, self._reader, from_files=True)
                 async with aclosing(reading) as pieces:
                     async for piece in pieces:
                         await self._send(piece)

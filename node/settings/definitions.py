@@ -136,9 +136,9 @@ SETTINGS: Final[dict[str, Setting]] = {
     ),
     RANGES_PORT: _int(
         0,
-        "Beside the gRPC listener, at its host and with its TLS: where Spark's tasks fetch records without "
-        "gRPC's copies. 0: any free port; -1: none, and they come over gRPC, as for a task that does not "
-        "reach this port.",
+        "Beside a gRPC listener without TLS, at its host: where Spark's tasks fetch records without gRPC's "
+        "copies. 0: any free port; -1: none, and they come over gRPC, as for a task that does not reach this "
+        "port.",
         -1,
         65535,
     ),

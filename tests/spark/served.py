@@ -30,7 +30,6 @@ from tidegate.replication.partition.assignment import Assignment
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.network import bind_grpc, grpc_server
-from tidegate.runtime.tls import ServerTls
 from tidegate.security.quotas import QuotaEntity, QuotaKind
 from tidegate.storage.folders.data_folders import DataFolders
 from tidegate.storage.log.group_commit import GroupCommit
@@ -145,7 +144,6 @@ class ServedCluster:
     def __init__(self, directory: Path, nodes: int = 2, **configs: str) -> None:
         self._access = open_access()
         self._credentials: grpc.ServerCredentials | None = None
-        self._tls: ServerTls | None = None
         self.metadata = Metadata()
         self.nodes: dict[int, Node] = {}
         self.limits: dict[tuple[QuotaEntity, QuotaKind], float] = {}
@@ -162,11 +160,9 @@ class ServedCluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="served-cluster", daemon=True)
 
-    def secure(
-        self, access: GrpcAccess, credentials: grpc.ServerCredentials | None, tls: ServerTls | None = None
-    ) -> None:
-        """Before the start.  `tls`: of the range connections."""
-        self._access, self._credentials, self._tls = access, credentials, tls
+    def secure(self, access: GrpcAccess, credentials: grpc.ServerCredentials) -> None:
+        """Before the start."""
+        self._access, self._credentials = access, credentials
 
     def __enter__(self) -> ServedCluster:
         self._thread.start()
@@ -221,10 +217,9 @@ class ServedCluster:
             throttling,
             door,
         )
-        ranges = RangeConnections(
-            door, service, self._access, tls=self._tls, connections_max=1_000, idle_s=60.0
-        )
-        await ranges.start("127.0.0.1", 0)
+        ranges = RangeConnections(door, service, self._access, connections_max=1_000, idle_s=60.0)
+        if self._credentials is None:
+            await ranges.start("127.0.0.1", 0)
         guard = GrpcGuard(self._access)
         server = grpc_server(interceptors=[guard])
         guard.add_to_server(server)

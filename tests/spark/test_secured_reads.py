@@ -161,9 +161,9 @@ def serve(
         on_refused=lambda *refused: held.refused.append(f"{refused[0]} {refused[3]} {refused[5]}"),
         **given,
     )
-    tls = ServerTls(own, client_auth)
+    credentials = server_credentials(ServerTls(own, client_auth))
     cluster = ServedCluster(folder / "nodes", 1)
-    cluster.secure(guarded, server_credentials(tls), tls)
+    cluster.secure(guarded, credentials)
     with cluster as served:
         for topic in ("flights", "payroll"):
             served.fill(topic, 0, history(0, 200), leader=1)
