@@ -15,6 +15,17 @@ from typing import Final
 from .host_names import check_host
 
 _LENGTH: Final = Struct(">I")
+PIECE_BYTES: Final = 256 << 10
+"""A larger frame is received in such pieces: one that comes over a slow link is not silence."""
+_KEEPALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4),
+    (socket.TCP_USER_TIMEOUT, 40_000),
+)  # fmt: skip
+"""Another side that vanished without a word is noticed after 40 s."""
+
+
+def _nothing() -> None:
+    pass
 
 
 class BlockingFrames:
@@ -22,6 +33,8 @@ class BlockingFrames:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self.heard: Callable[[], None] = _nothing
+        """Called whenever something has come, also a part of a frame."""
 
     def wait_without_end(self) -> None:
         """From now on: `shut` from another thread ends a wait."""
@@ -58,9 +71,11 @@ class BlockingFrames:
 
     def _fill(self, room: memoryview) -> None:
         while room:
-            came = self._connection.recv_into(room, len(room), socket.MSG_WAITALL)
+            piece = min(len(room), PIECE_BYTES)
+            came = self._connection.recv_into(room, piece, socket.MSG_WAITALL)
             if not came:
                 raise ConnectionError("the other side closed the connection")
+            self.heard()
             room = room[came:]
 
 
@@ -71,6 +86,9 @@ def connect_blocking(host: str, port: int, timeout_s: float) -> BlockingFrames:
     connection = socket.create_connection((host, port), timeout_s)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
     except BaseException:
         connection.close()
         raise

@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
@@ -20,8 +21,14 @@ from typing import Final
 
 from .disk import File
 
-WAIT_MS: Final = 20
-"""So long a thread waits for a socket that is full; then the loop does."""
+WAIT_MS: Final = 1
+"""So long a thread waits for a socket that is full; then the loop does.  A quick reader makes room in it."""
+THREAD_S: Final = 0.02
+"""After so long a thread goes to another connection, also when it need not wait."""
+STILL_S: Final = 600.0
+"""A reader that takes nothing for so long is ended: what it is to be sent may be a file that is deleted, and
+whose room on the disk is not free before."""
+_OF_THE_FILE: Final = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EBADF, errno.EINVAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,11 @@ class FileSender:
 
         loop.add_writer(self._socket.same, note)
         try:
-            await writable
+            async with asyncio.timeout(STILL_S):
+                await writable
+        except TimeoutError:
+            still = TimeoutError(errno.ETIMEDOUT, f"the reader took nothing for {STILL_S:g} s")
+            raise SendFailed(still, in_file=False) from None
         finally:
             if self._writable is writable:  # not closed
                 loop.remove_writer(self._socket.same)
@@ -156,12 +167,13 @@ class _Sending:
     def _send_all(self, to: socket.socket) -> bool:
         poll = select.poll()
         poll.register(to, select.POLLOUT)
+        until = time.monotonic() + THREAD_S
         while True:
             try:
                 self._send_some(to)
                 return True
             except BlockingIOError:
-                if not poll.poll(WAIT_MS):
+                if time.monotonic() >= until or not poll.poll(WAIT_MS):
                     return False
 
     def _send_some(self, to: socket.socket) -> None:
@@ -177,9 +189,10 @@ def _send_of_file(descriptor: int, part: FilePart) -> FilePart:
     try:
         count = part.file.send_at(descriptor, part.start, part.length)
         if not count:
-            raise OSError(5, f"it ends at {part.start}, {part.length} bytes too early", str(part.file.path))
-    except (BlockingIOError, ConnectionError):
-        raise
+            missing = f"it ends at {part.start}, {part.length} bytes too early"
+            raise OSError(errno.EIO, missing, str(part.file.path))
     except OSError as error:
+        if error.errno not in _OF_THE_FILE:
+            raise
         raise SendFailed(error, in_file=True) from error
     return FilePart(part.file, part.start + count, part.length - count)

@@ -320,7 +320,8 @@ class FrameConnection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, seconds in _KEEPALIVE:
                 sock.setsockopt(socket.IPPROTO_TCP, option, seconds)
-        self._transport.set_write_buffer_limits(high=self._pause_on_write_bytes or WRITE_HIGH_BYTES)
+        kept = self._pause_on_write_bytes
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES if kept is None else kept)
         self._handler = self._on_made(self)
         if self._handler is None:
             self._transport.abort()

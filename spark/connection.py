@@ -675,12 +675,14 @@ class DataClient:
         self, connection: RangeConnection, endpoint: str, request: data_pb2.ReadRangeRequest
     ) -> Generator[RecordsChunk]:
         watch = StallWatchdog(self._clock, self._stall_timeout_s, connection.shut)
-        chunks = connection.read(request)
+        chunks, ranges = connection.read(request, watch.renew), self._channels.ranges
         try:
             while True:
                 with watch:
                     chunk = next(chunks, None)
                 if chunk is None:
+                    if not connection.has_answered:
+                        ranges.avoid(endpoint, "it ended a range without a chunk")
                     return
                 yield chunk
         except RangeRefused as refused:
@@ -690,9 +692,12 @@ class DataClient:
             problem = self._judged(_Problem(ErrorCode.NETWORK_EXCEPTION, message, curable=True), endpoint)
             if watch.has_stalled:
                 problem = self._silent(endpoint)
+            ranges.drop(endpoint)  # others may be as dead
+            if not connection.has_answered:
+                ranges.avoid(endpoint, problem.message)
         finally:
             watch.close()
-            self._channels.ranges.give_back(endpoint, connection)
+            ranges.give_back(endpoint, connection)
         self._forget(request.topic, request.partition, problem)
         raise StreamLost(problem.error()) if problem.curable else problem.error()
 

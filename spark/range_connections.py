@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final
 
 import grpc
@@ -69,34 +69,41 @@ class RangeConnection:
         self.is_idle = True
         """Whether no read is in progress on it."""
         self.has_answered = False
+        """Whether the last read has come to a chunk, or to its end."""
 
-    def read(self, request: data_pb2.ReadRangeRequest) -> Generator[RecordsChunk]:
-        """The chunks; the records of each are in memory of their own.  Raises RangeRefused,
-        RangeConnectionLost."""
+    def read(
+        self, request: data_pb2.ReadRangeRequest, heard: Callable[[], None] = lambda: None
+    ) -> Generator[RecordsChunk]:
+        """The chunks; the records of each are in memory of their own.  `heard` is called whenever something
+        has come, also a part of a chunk.  Raises RangeRefused, RangeConnectionLost."""
+        self._frames.heard = heard
         try:
-            self.is_idle = False
+            self.is_idle = self.has_answered = False
             stored: memoryview | None = None  # a chunk that does not count yet
             self._frames.send(request.SerializeToString())
             while True:
                 message = self._frames.receive(MESSAGE_BYTES_MAX, _memory)
-                self.has_answered = True
                 kind, body = bytes(message[:1]), message[1:]
                 if kind == FAILED:
                     detail = data_pb2.ErrorDetail.FromString(bytes(body))
                     # a session ends with its connection
                     self.is_idle = detail.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED
+                    self.has_answered = True
                     raise RangeRefused(detail)
                 if kind == CONFIRMED and stored is not None:
-                    yield parse(stored)
-                    stored = None
+                    chunk, stored = parse(stored), None
+                    self.has_answered = True
+                    yield chunk
                 elif stored is not None:
                     raise RangeConnectionLost(f"a frame of kind {kind.hex()} where a chunk waits for its end")
                 elif kind == CHUNK:
-                    yield parse(body)
+                    chunk = parse(body)
+                    self.has_answered = self.has_answered or not chunk.fields.waiting
+                    yield chunk
                 elif kind == STORED:
                     stored = body
                 elif kind == END:
-                    self.is_idle = True
+                    self.is_idle = True  # the reader looks whether it has the whole range
                     return
                 else:
                     raise RangeConnectionLost(f"a frame of unknown kind {kind.hex() or 'none'}")
@@ -132,18 +139,21 @@ class RangeConnections:
         with self._lock:
             if self._process != os.getpid():  # the parent reads on its own connections
                 self._idle, self._process = {}, os.getpid()
+            if self._clock.monotonic() < self._avoided.get(endpoint, (0.0, 0.0))[0]:
+                return None
             idle = self._idle.get(endpoint, [])
             while idle:
                 found = idle.pop()
                 if found.shown == shown and found.is_usable:
                     return found
                 found.close()
-            if self._clock.monotonic() < self._avoided.get(endpoint, (0.0, 0.0))[0]:
-                return None
         return self._open(endpoint, channel, shown)
 
     def give_back(self, endpoint: str, connection: RangeConnection) -> None:
         """After a read, however it ended."""
+        if self._process != os.getpid():
+            connection.close()
+            return
         with self._lock:
             surplus = not connection.is_idle or sum(map(len, self._idle.values())) >= IDLE_MAX
             if connection.has_answered:
@@ -153,7 +163,7 @@ class RangeConnections:
         if surplus:
             connection.close()
             if not connection.has_answered:
-                self._avoid(endpoint, "it was lost before it answered")
+                self.avoid(endpoint, "it was lost before it answered")
 
     def drop(self, endpoint: str) -> None:
         """Closes those to this endpoint that no read has."""
@@ -167,6 +177,17 @@ class RangeConnections:
         for endpoint in list(self._idle):
             self.drop(endpoint)
 
+    def avoid(self, endpoint: str, reason: str) -> None:
+        """For a while reads of this node are to come over gRPC; without a reason nobody is told."""
+        with self._lock:
+            until, for_s = self._avoided.get(endpoint, (0.0, AVOIDED_S))
+            if self._clock.monotonic() < until:
+                return  # several reads met the same failure
+            following = min(AVOIDED_S_MAX, 2 * for_s)
+            self._avoided[endpoint] = self._clock.monotonic() + for_s, following
+        if reason:
+            log.info("range_connection_not_used", endpoint=endpoint, reason=reason, for_s=for_s)
+
     def _open(self, endpoint: str, channel: grpc.Channel, shown: Metadata) -> RangeConnection | None:
         ask = channel.unary_unary(
             OPEN_RANGE_CONNECTION,
@@ -178,16 +199,16 @@ class RangeConnections:
         except grpc.RpcError as failure:
             assert isinstance(failure, grpc.Call)
             if failure.code() == grpc.StatusCode.UNIMPLEMENTED:  # of an older version
-                self._avoid(endpoint, "")
+                self.avoid(endpoint, "")
             return None  # the read itself then meets what is wrong
         if not invited.port:
-            self._avoid(endpoint, "")
+            self.avoid(endpoint, "")
             return None
         host = endpoint.rpartition(":")[0].strip("[]")
         try:
             frames = connect_blocking(host, invited.port, CONNECT_S)
         except OSError as problem:
-            self._avoid(endpoint, f"port {invited.port}: {problem}")
+            self.avoid(endpoint, f"port {invited.port}: {problem}")
             return None
         try:
             frames.send(invited.ticket)
@@ -197,17 +218,9 @@ class RangeConnections:
             frames.wait_without_end()
         except OSError as problem:
             frames.close()
-            self._avoid(endpoint, f"port {invited.port}: {problem}")
+            self.avoid(endpoint, f"port {invited.port}: {problem}")
             return None
         return RangeConnection(frames, shown)
-
-    def _avoid(self, endpoint: str, reason: str) -> None:
-        with self._lock:
-            for_s = self._avoided.get(endpoint, (0.0, AVOIDED_S))[1]
-            following = min(AVOIDED_S_MAX, 2 * for_s)
-            self._avoided[endpoint] = self._clock.monotonic() + for_s, following
-        if reason:
-            log.info("range_connection_not_used", endpoint=endpoint, reason=reason, for_s=for_s)
 
 
 def _memory(size: int) -> memoryview:

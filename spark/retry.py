@@ -90,6 +90,10 @@ class StallWatchdog:
     def __exit__(self, *_: object) -> None:
         self._waiting_since = None
 
+    def renew(self) -> None:
+        """Within the block: something has come."""
+        self._waiting_since = self._clock.monotonic()
+
     def close(self) -> None:
         """Ends the thread."""
         self._closed.set()

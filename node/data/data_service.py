@@ -478,7 +478,7 @@ class DataService:
         pinned = _Pinned(replica, replica.leader_epoch)
         chunk_bytes = min(CHUNK_BYTES_MAX, request.chunk_bytes or CHUNK_BYTES_DEFAULT)
         if from_files:
-            chunk_bytes = request.chunk_bytes or FILE_CHUNK_BYTES
+            chunk_bytes = min(FILE_CHUNK_BYTES, request.chunk_bytes or FILE_CHUNK_BYTES)
         aborted = AbortedOfRange(replica.log, request.start, request.end) if committed else None
         position = request.start
         while position < request.end:

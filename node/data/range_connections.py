@@ -12,6 +12,7 @@ when the kernel has taken the one before.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
@@ -32,6 +33,7 @@ from ...proto.range_frames import (
     STORED,
 )  # fmt: skip
 from ...runtime import logs
+from ...runtime.calm_logs import RateLimitedLines
 from ...runtime.file_sending import Made, SendFailed
 from ...runtime.frames import frame_length
 from ...runtime.network import (
@@ -45,6 +47,7 @@ from ...runtime.network import (
 from ...runtime.tasks import spawn
 from ...runtime.unauthenticated import Unauthenticated
 from ...security.connection_tickets import ConnectionTickets
+from ...security.principals import Principal
 from ...storage.log.bulk_read import BulkRead
 from ...wire.errors import KafkaError
 from ..serving.grpc_callers import Caller, GrpcAccess
@@ -52,12 +55,14 @@ from ..serving.grpc_callers import Caller, GrpcAccess
 log = logs.get(__name__)
 
 ATTEMPTS: Final = 5
+CONNECTIONS_PER_PRINCIPAL_MAX: Final = 1_000
+"""As of calls and of sessions."""
 SHARE_OF_DESCRIPTORS: Final = 8
 """The connections, which may take two each, take one in four at most, as gRPC's do."""
 SEND_THREADS: Final = 8
 """Each waits for a moment for a reader that does not take what it is sent."""
 TICKET_BYTES_MAX: Final = 256
-NOTHING_KEPT: Final = 1
+NOTHING_KEPT: Final = 0
 """Bytes that asyncio may keep for the kernel before a chunk counts as not taken."""
 
 
@@ -128,6 +133,8 @@ class RangeConnections:
         self._idle_s = idle_s
         self._server: FrameServer | None = None
         self._threads = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="range-send")
+        self._of_principal: Counter[Principal] = Counter()
+        self._refused = RateLimitedLines(log, "range_connection_refused", "range_connections_refused")
 
     async def start(self, host: str, port: int) -> None:
         """Listens; `port` 0: on any free one.  Raises PortInUse, or another OSError."""
@@ -140,8 +147,9 @@ class RangeConnections:
 
         def serve(connection: FrameConnection) -> RangeConnection:
             return RangeConnection(
-                connection, self._door, self._source, self._access, server.unauthenticated, self._threads
-            )
+                connection, self._door, self._source, self._access, server.unauthenticated, self._threads,
+                self._of_principal, self._refused,
+            )  # fmt: skip
 
         await _listen(server, host, port, serve)
         self._server = server
@@ -184,13 +192,18 @@ class RangeConnection:
         access: GrpcAccess,
         unauthenticated: Unauthenticated,
         threads: Executor,
+        of_principal: Counter[Principal],
+        refused: RateLimitedLines,
     ) -> None:
+        """`of_principal`: how many connections each has."""
         self._connection = connection
         self._door = door
         self._source = source
         self._access = access
         self._unauthenticated = unauthenticated
         self._threads = threads
+        self._of_principal = of_principal
+        self._refused = refused
         self._now: Callable[[], float] = asyncio.get_running_loop().time
         self._caller: Caller | None = None
         self._read: asyncio.Task[None] | None = None
@@ -205,37 +218,43 @@ class RangeConnection:
         if self._caller is None:
             self._admit(bytes(frame))
         elif self._read is not None:
-            self._connection.abort("the reader asks for a range while it is sent another one")
+            self._refuse("the reader asks for a range while it is sent another one")
         else:
             self._ask(self._caller, bytes(frame))
 
     def on_close(self, reason: str) -> None:
         self._unauthenticated.ended(self)
+        if self._caller is not None:
+            self._of_principal[self._caller.principal] -= 1
+            if not self._of_principal[self._caller.principal]:
+                del self._of_principal[self._caller.principal]
         if self._read is not None:
             self._read.cancel()
 
     # --- reads ----------------------------------------------------------------------------------------------
 
     def _admit(self, ticket: bytes) -> None:
-        self._caller = self._door.tickets.redeem(ticket, self._address, self._now())
-        if self._caller is None:
-            log.warning(
-                "range_connection_refused", peer=self._connection.peer, reason="its ticket does not hold"
-            )
-            self._connection.abort("the ticket does not hold")
-            return
-        self._unauthenticated.ended(self)
-        self._connection.limit_frames(None)
-        self._connection.send(GREETING)
+        caller = self._door.tickets.redeem(ticket, self._address, self._now())
+        if caller is None:
+            self._refuse("the ticket does not hold")
+        elif self._of_principal[caller.principal] >= CONNECTIONS_PER_PRINCIPAL_MAX:
+            self._refuse(f"{caller.principal} has {CONNECTIONS_PER_PRINCIPAL_MAX} connections")
+        else:
+            self._caller = caller
+            self._of_principal[caller.principal] += 1
+            self._unauthenticated.ended(self)
+            self._connection.limit_frames(None)
+            self._connection.send(GREETING)
+
+    def _refuse(self, reason: str) -> None:
+        self._refused.line(self._now(), self._address, peer=self._connection.peer, reason=reason)
+        self._connection.abort(reason)
 
     def _ask(self, caller: Caller, frame: bytes) -> None:
         try:
             request = pb.ReadRangeRequest.FromString(frame)
         except DecodeError:
-            log.warning(
-                "range_connection_refused", peer=self._connection.peer, reason="its frame is no request"
-            )
-            self._connection.abort("the frame is no request")
+            self._refuse("the frame is no request")
             return
         self._connection.owes_answer = True
         self._read = spawn(self._serve(request, caller), f"range read {self._connection.peer}", self._failed)
@@ -273,7 +292,7 @@ class RangeConnection:
             await self._connection.until_taken()
 
     async def _send_of_file(self, piece: FileRead) -> None:
-        last, self._last = self._last, piece
+        last = self._last
         assert last is None or last.counts, "the next chunk is read when the last one was looked at again"
         first = b"" if last is None else frame_length(len(CONFIRMED)) + CONFIRMED
 
@@ -281,6 +300,7 @@ class RangeConnection:
             found, piece.fields.next_offset = piece.read.locate()
             piece.size = found.length
             begin = STORED + head(piece.fields, piece.size)
+            self._last = piece  # what is sent now confirms the one before
             return first + frame_length(len(begin) + piece.size) + begin, found
 
         try:

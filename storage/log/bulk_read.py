@@ -84,8 +84,13 @@ class BulkRead(NamedTuple):
         while end < self.length:
             if wanted == batches_max:
                 return begin, end, next_offset
-            header = header_at(end)
-            if header.magic != 2 or end + header.size_bytes > self.length:
+            is_cut = self.length - end < HEADER_BYTES
+            header = None if is_cut else header_at(end)
+            if (
+                header is None
+                or header.magic != 2
+                or not (HEADER_BYTES <= header.size_bytes <= self.length - end)
+            ):
                 raise KafkaError(
                     ErrorCode.CORRUPT_MESSAGE,
                     f"no whole batch at byte {self.start + end} of {self.file.path.name}",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate.runtime.disk import RealDisk
+from tidegate.storage.log import bulk_read
 from tidegate.storage.log.bulk_read import begin_bulk_read
 from tidegate.storage.log.log import AppendOrigin, Log, LogConfig
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -73,6 +74,52 @@ def test_every_offset_of_the_range_comes_once(log: Log, start: int, length: int,
     assert len(found) == len(set(found))
     assert found[0] > start - 7
     assert found[-1] < upper + 7
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, OFFSETS - 1),
+    st.integers(1, OFFSETS),
+    st.sampled_from([1, 100, 500, 2_000, 9_000, 1 << 20]),
+    st.sampled_from([1, 3, 1024]),
+)
+def test_what_is_located_is_what_is_read(
+    log: Log, start: int, length: int, max_bytes: int, located_max: int
+) -> None:
+    upper = min(OFFSETS, start + length)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bulk_read, "LOCATED_MAX", located_max)
+        found, following = begin_bulk_read(log, start, max_bytes, upper).locate()
+    data = found.file.read_at(found.start, found.length)
+    assert following > start
+    whole, whole_following = begin_bulk_read(log, start, max_bytes, upper).run()
+    batches = list(iterate_headers(data))
+    assert batches == list(iterate_headers(whole))[: len(batches)]
+    if len(batches) < located_max:
+        assert (data, following) == (whole, whole_following)
+    else:
+        assert following == batches[-1][1].next_offset or data == whole
+
+
+@pytest.mark.parametrize("size", [-100, -12, 48, 10_000])
+def test_a_length_that_none_has_is_no_batch(tmp_path: Path, size: int) -> None:
+    """Also where it would make a batch of no bytes."""
+    log = Log.open(
+        RealDisk(), tmp_path, topic="t", partition=0, config=LogConfig.from_topic_config({}), clean=False,
+        recovery_point=0,
+    )  # fmt: skip
+    log.append_leader(
+        bytearray(encode_batch([NewRecord(b"k", b"v" * 100)])), leader_epoch=0, origin=AppendOrigin.CLIENT,
+        now_ms=0,
+    )  # fmt: skip
+    read = begin_bulk_read(log, 0, 1000, 1)
+    with open(read.file.path, "r+b") as file:
+        file.seek(8)
+        file.write(size.to_bytes(4, "big", signed=True))
+    for look in (read.run, read.locate):
+        with pytest.raises(KafkaError, match="no whole batch at byte 0"):
+            look()
+    log.close(clean=True)
 
 
 @pytest.mark.parametrize(("offset", "upper"), [(-1, 10), (OFFSETS, OFFSETS + 5), (10, 10)])
