@@ -58,7 +58,6 @@ __all__ = [
     "grpc_channel_blocking",
     "grpc_node_channel",
     "grpc_server",
-    "note_reader_port",
     "opening",
     "port_is_free",
     "serve_frames",
@@ -547,8 +546,8 @@ _GRPC_SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.server_handshake_timeout_ms", int(1000 * HANDSHAKE_S_MAX)),
 )
-_reader_ports: set[int] = set()
-"""On which readers of ranges come: those that this process has bound for gRPC, and for range connections."""
+_grpc_ports: set[int] = set()
+"""That this process has bound for gRPC."""
 _TCP_INFO_BYTES, _ACKNOWLEDGED_AT, _ACKNOWLEDGED = 192, 120, Struct("=Q")  # of Linux' struct tcp_info
 GRPC_FOR_CLIENTS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", 4 << 20),
@@ -596,16 +595,11 @@ def _is_news(line: logging.LogRecord) -> bool:
     return not line.getMessage().startswith("ExecuteBatchError raised in core by servicer method")
 
 
-def note_reader_port(port: int) -> None:
-    """`bytes_taken` and `shut_connections_of` look at its clients, too."""
-    _reader_ports.add(port)
-
-
 def bytes_taken(peers: Collection[str]) -> dict[str, int]:
-    """How many bytes the system of each of these readers has acknowledged since it connected; without
+    """How many bytes the system of each of these gRPC clients has acknowledged since it connected; without
     those that are gone.  Raises OSError."""
     taken: dict[str, int] = {}
-    for peer, found in _reader_connections(peers):
+    for peer, found in _grpc_connections(peers):
         with suppress(OSError):  # it is closed meanwhile
             info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
             (taken[peer],) = _ACKNOWLEDGED.unpack_from(info, _ACKNOWLEDGED_AT)
@@ -613,14 +607,14 @@ def bytes_taken(peers: Collection[str]) -> dict[str, int]:
 
 
 def shut_connections_of(peers: Collection[str]) -> None:
-    """Ends the connections of readers, each `ipv4:10.0.0.1:4000` as gRPC names it: their calls are lost.
+    """Ends the gRPC connections of clients, each `ipv4:10.0.0.1:4000` as gRPC names it: their calls are lost.
     Raises OSError."""
-    for _, found in _reader_connections(peers):
+    for _, found in _grpc_connections(peers):
         with suppress(OSError):  # it is closed meanwhile
             found.shutdown(socket.SHUT_RDWR)
 
 
-def _reader_connections(peers: Collection[str]) -> Iterator[tuple[str, socket.socket]]:
+def _grpc_connections(peers: Collection[str]) -> Iterator[tuple[str, socket.socket]]:
     """gRPC does not give its sockets away, and may close one meanwhile.  So this looks at copies of the
     process's descriptors, which mean the same socket until they are closed themselves."""
     wanted = {place: peer for peer in peers if (place := _place_of(peer)) is not None}
@@ -639,7 +633,7 @@ def _reader_connections(peers: Collection[str]) -> Iterator[tuple[str, socket.so
                 with suppress(OSError):  # it listens, or is closed
                     address, port = found.getpeername()[:2]
                     peer = wanted.get((_plain_address(address), port))
-                    if peer is not None and found.getsockname()[1] in _reader_ports:
+                    if peer is not None and found.getsockname()[1] in _grpc_ports:
                         yield peer, found
 
 
@@ -687,7 +681,7 @@ def bind_grpc(
         raise _bind_error(host, port) from error
     if bound == 0:
         raise _bind_error(host, port)
-    _reader_ports.add(bound)
+    _grpc_ports.add(bound)
     return bound
 
 

@@ -26,7 +26,7 @@ from ..proto.range_frames import (
     GREETING,
     OPEN_RANGE_CONNECTION,
     STORED,
-)  # fmt: skip
+)
 from ..runtime.blocking_frames import BlockingFrames, connect_blocking
 from ..runtime.clock import Clock
 from ..runtime.logs import get
@@ -162,8 +162,6 @@ class RangeConnections:
                 self._idle.setdefault(endpoint, []).append(connection)
         if surplus:
             connection.close()
-            if not connection.has_answered:
-                self.avoid(endpoint, "it was lost before it answered")
 
     def drop(self, endpoint: str) -> None:
         """Closes those to this endpoint that no read has."""

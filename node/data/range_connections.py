@@ -31,7 +31,7 @@ from ...proto.range_frames import (
     GREETING,
     REQUEST_BYTES_MAX,
     STORED,
-)  # fmt: skip
+)
 from ...runtime import logs
 from ...runtime.calm_logs import RateLimitedLines
 from ...runtime.file_sending import Made, SendFailed
@@ -41,7 +41,6 @@ from ...runtime.network import (
     FrameServer,
     PortInUse,
     free_port,
-    note_reader_port,
     share_of_descriptors,
 )
 from ...runtime.tasks import spawn
@@ -153,7 +152,6 @@ class RangeConnections:
 
         await _listen(server, host, port, serve)
         self._server = server
-        note_reader_port(server.port)
         self._door.port = server.port
 
     async def close(self) -> None:

@@ -793,7 +793,7 @@ async def test_only_the_connection_of_the_named_client_is_seen_and_shut(
             of_named = accepted
             of_named.send(b"x")
             assert named.recv(1) == b"x", "of a listener that is none of gRPC's nothing is shut"
-            monkeypatch.setattr(network, "_reader_ports", {port})
+            monkeypatch.setattr(network, "_grpc_ports", {port})
             of_named.send(b"some more")
             assert named.recv(9) == b"some more"
             peers += ["unix:/tmp/s", "vsock:1:2", "", "ipv4:127.0.0.1:", "ipv6:%5B::1%5D:9"]
