@@ -32,6 +32,7 @@ from tidegate.runtime.network import grpc_channel_blocking
 from tidegate.spark import range_connections
 from tidegate.spark.connection import DataClient, LeaderView, ReadError, StreamLost, offset_query
 from tidegate.spark.fetch import FetchedChunk, RangeRequest, fetch_range
+from tidegate.spark.retry import StallWatchdog
 from tidegate.storage.log.bulk_read import BulkRead, begin_bulk_read
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, decode_batch, encode_batch
@@ -420,8 +421,17 @@ def test_many_reads_that_meet_one_failure_avoid_the_node_once() -> None:
     assert connections._avoided["there"][1] == 2 * range_connections.AVOIDED_S
 
 
-def test_a_chunk_that_comes_slowly_is_no_silence(cluster: ServedCluster) -> None:
+def test_a_chunk_that_comes_slowly_is_no_silence(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its pieces come, each within the time in which a node may be silent."""
+    renew, heard = StallWatchdog.renew, threading.Event()
+
+    def note(watch: StallWatchdog) -> None:
+        renew(watch)
+        heard.set()
+
+    monkeypatch.setattr(StallWatchdog, "renew", note)
     clock = LeapingClock()
     client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=60_000, clock=clock)
     leader = LeaderView(1, -1, f"127.0.0.1:{cluster.nodes[1].port}")
@@ -438,8 +448,10 @@ def test_a_chunk_that_comes_slowly_is_no_silence(cluster: ServedCluster) -> None
             opened.sendall(_LENGTH.pack(len(chunk)))
             for at in range(0, len(chunk), PIECE_BYTES):
                 clock.leapt_s += 20.0
+                heard.clear()
                 opened.sendall(chunk[at : at + PIECE_BYTES])
                 threading.Event().wait(0.3)  # the watch looks several times in between
+                assert at + PIECE_BYTES > len(chunk) or heard.wait(10)
             opened.sendall(_LENGTH.pack(1) + CONFIRMED)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
