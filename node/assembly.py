@@ -50,7 +50,7 @@ from .cuts.taker import CutTaker
 from .data.coordinator_calls import CoordinatorCalls
 from .data.data_service import DataService
 from .data.job_service import JobService
-from .data.range_connections import RangeConnections, RangeDoor
+from .data.range_connections import RangeConnections
 from .data.two_phase_commit import TwoPhaseCommitService
 from .lifecycle.broker_lifecycle import BrokerLifecycle, metadata_silence_s
 from .lifecycle.log_recovery import RecoveryCollector
@@ -218,7 +218,6 @@ def assemble(
         cut_metrics,
     )  # fmt: skip
     cut_pinning = CutPinning(cluster, joined.controller, clock, cut_taker.take)
-    door = RangeDoor()
     data_service = DataService(
         replicas,
         lambda: cluster.state,
@@ -226,7 +225,6 @@ def assemble(
         batch_threads,
         admission.access,
         admission.throttling,
-        door,
     )
     return Parts(
         broker=broker,
@@ -266,7 +264,6 @@ def assemble(
         access=admission.access,
         data_service=data_service,
         range_connections=RangeConnections(
-            door,
             data_service,
             admission.access,
             connections_max=configuration.grpc_connections_max(configuration.listeners.grpc),

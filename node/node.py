@@ -307,7 +307,7 @@ class Node:
         admin_pb2_grpc.add_AdminServicer_to_server(
             AdminService(self._status, self._parts.access), self._parts.grpc
         )
-        self._parts.data_service.add_to_server(self._parts.grpc)
+        self._parts.data_service.add_to_server(self._parts.grpc, self._parts.range_connections.invite)
         jobs_pb2_grpc.add_JobsServicer_to_server(self._parts.job_service, self._parts.grpc)
         cuts_pb2_grpc.add_CutsServicer_to_server(self._parts.cut_service, self._parts.grpc)
         jobs_pb2_grpc.add_TwoPhaseCommitServicer_to_server(self._parts.two_phase_commit, self._parts.grpc)

@@ -1,4 +1,4 @@
-"""Sends frames whose bytes stand in a file: the kernel hands its pages to the socket, and nobody copies them.
+"""Sends frames whose bytes stand in a file: the kernel hands its pages to the socket without a copy.
 
 A page that is not in memory is read from the disk meanwhile, so this is done in threads.  What is sent is
 what the file holds when the other side receives it: the caller sends only what does not change.

@@ -1,8 +1,8 @@
 """A reader's range connections to nodes: the chunks of ReadRange in plain frames (`proto/range_frames.py`).
 
 They stay open from task to task, like the channels of gRPC beside them.  A node of an older version has none,
-nor has one whose gRPC listener has TLS, and a firewall may let gRPC's port through alone: then, for a while,
-nobody tries again, and the chunks come over gRPC.
+nor has one whose gRPC listener has TLS, and a firewall may let gRPC's port through alone: then the
+reader takes the chunks over gRPC, and tries again after a while.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class RangeConnections:
             self.drop(endpoint)
 
     def avoid(self, endpoint: str, reason: str) -> None:
-        """For a while reads of this node are to come over gRPC; without a reason nobody is told."""
+        """For a while reads of this node are to come over gRPC; without a reason this is not logged."""
         with self._lock:
             until, for_s = self._avoided.get(endpoint, (0.0, AVOIDED_S))
             if self._clock.monotonic() < until:

@@ -224,7 +224,7 @@ class LyingFile:
         return bytes(self._inode.content[position : position + length])
 
     def send_at(self, descriptor: int, position: int, length: int) -> int:
-        raise NotImplementedError("a simulated node has no sockets")
+        raise OSError(errno.EOPNOTSUPP, "a simulated node has no sockets", str(self.path))
 
     def write_at(self, position: int, data: Buffer) -> None:
         self._check()

@@ -75,12 +75,13 @@ from ...wire.records import HEADER_BYTES, parse_header
 from ..serving.batch_threads import BatchThreads
 from ..serving.grpc_callers import Caller, GrpcAccess
 from ..serving.throttling import Throttling
-from .range_connections import FileRead, Pause, RangeDoor, RangePiece
+from .range_pieces import FileRead, Pause, RangePiece
 from .range_turns import ACTIVE_MAX, HELD_BYTES_MAX, Looks, RangeTurns, Turn
 
 log = logs.get(__name__)
 
 Reply = TypeVar("Reply")
+Invite = Callable[[Caller], pb.OpenRangeConnectionReply]
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Data"].full_name
 ERROR_DETAIL_KEY: Final = "tidegate-error-bin"
@@ -137,10 +138,8 @@ class DataService:
         batch_threads: BatchThreads,
         access: GrpcAccess,
         throttling: Throttling,
-        door: RangeDoor,
     ) -> None:
         self._access = access
-        self._door = door
         self._replicas = replicas
         self._throttling = throttling
         self._batch_threads = batch_threads
@@ -158,11 +157,17 @@ class DataService:
         self._counts = ThreadPoolExecutor(1, thread_name_prefix="count")
         self._counts_turn = asyncio.Lock()
 
-    def add_to_server(self, server: grpc.aio.Server) -> None:
-        """By hand, since ReadRange has a serializer of its own (range_chunks.py)."""
+    def add_to_server(self, server: grpc.aio.Server, invite: Invite) -> None:
+        """By hand, since ReadRange has a serializer of its own (range_chunks.py).  `invite`: to a range
+        connection."""
 
         def unary(method: Any, request: Any, reply: Any) -> grpc.RpcMethodHandler[Any, Any]:
             return grpc.unary_unary_rpc_method_handler(method, request.FromString, reply.SerializeToString)
+
+        async def open_range_connection(
+            _: pb.OpenRangeConnectionRequest, context: grpc.aio.ServicerContext[Any, Any]
+        ) -> pb.OpenRangeConnectionReply:
+            return invite(self._access.caller(context))
 
         handlers = {
             "DescribeTopics": unary(self.DescribeTopics, pb.DescribeTopicsRequest, pb.DescribeTopicsReply),
@@ -174,7 +179,7 @@ class DataService:
                 self.ReadRange, pb.ReadRangeRequest.FromString, serialize
             ),
             "OpenRangeConnection": unary(
-                self.OpenRangeConnection, pb.OpenRangeConnectionRequest, pb.OpenRangeConnectionReply
+                open_range_connection, pb.OpenRangeConnectionRequest, pb.OpenRangeConnectionReply
             ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
@@ -264,11 +269,6 @@ class DataService:
                         yield piece
         except (KafkaError, OSError) as error:
             await self._abort(context, request.topic, request.partition, error)
-
-    async def OpenRangeConnection(
-        self, request: pb.OpenRangeConnectionRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.OpenRangeConnectionReply:
-        return self._door.invite(self._access.caller(context))
 
     async def read_range(
         self, request: pb.ReadRangeRequest, caller: Caller, reader: str, *, from_files: bool

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -47,9 +46,10 @@ from ...runtime.tasks import spawn
 from ...runtime.unauthenticated import Unauthenticated
 from ...security.connection_tickets import ConnectionTickets
 from ...security.principals import Principal
-from ...storage.log.bulk_read import BulkRead
 from ...wire.errors import KafkaError
 from ..serving.grpc_callers import Caller, GrpcAccess
+from .data_service import DataService
+from .range_pieces import FileRead, RangePiece
 
 log = logs.get(__name__)
 
@@ -65,75 +65,31 @@ NOTHING_KEPT: Final = 0
 """Bytes that asyncio may keep for the kernel before a chunk counts as not taken."""
 
 
-class RangeDoor:
-    """What the gRPC service tells of the range connections: their port, and a ticket for a caller."""
+class RangeConnections:
+    """The listener for range connections.  Used on the node's loop."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, service: DataService, access: GrpcAccess, *, connections_max: int, idle_s: float
+    ) -> None:
+        self.service = service
+        self.access = access
         self.tickets: ConnectionTickets[Caller] = ConnectionTickets()
         self.port = 0
-        """0: there are none."""
+        """Where readers are told to come; 0: nowhere."""
+        self.threads = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="range-send")
+        self.of_principal: Counter[Principal] = Counter()
+        """How many connections each has."""
+        self.refused = RateLimitedLines(log, "range_connection_refused", "range_connections_refused")
+        self._connections_max = connections_max
+        self._idle_s = idle_s
+        self._server: FrameServer | None = None
 
     def invite(self, caller: Caller) -> pb.OpenRangeConnectionReply:
-        """On the loop."""
+        """OpenRangeConnection."""
         if not self.port:
             return pb.OpenRangeConnectionReply()
         ticket = self.tickets.issue(caller, caller.host, asyncio.get_running_loop().time())
         return pb.OpenRangeConnectionReply(port=self.port, ticket=ticket)
-
-
-@dataclass(slots=True)
-class FileRead:
-    """A chunk that is read while it is sent."""
-
-    read: BulkRead
-    fields: pb.RangeChunk
-    """Without `next_offset`, which is known when it is sent."""
-    size: int = 0
-    """Bytes of records, once it is sent."""
-    failure: KafkaError | OSError | None = None
-    """Why it could not be read, once that is known."""
-    counts: bool = False
-    """It was sent, and looked at again."""
-
-
-class Pause:
-    """The node waits before the next chunk: what the reader has so far, it is to know at once."""
-
-
-RangePiece = RecordsChunk | FileRead | Pause
-
-
-class RangeSource(Protocol):
-    """Who answers reads: the data service."""
-
-    def read_range(
-        self, request: pb.ReadRangeRequest, caller: Caller, reader: str, *, from_files: bool
-    ) -> AsyncGenerator[RangePiece]: ...
-
-    def detail(self, error: KafkaError | OSError, topic: str, partition: int) -> pb.ErrorDetail: ...
-
-
-class RangeConnections:
-    """The listener for range connections."""
-
-    def __init__(
-        self,
-        door: RangeDoor,
-        source: RangeSource,
-        access: GrpcAccess,
-        *,
-        connections_max: int,
-        idle_s: float,
-    ) -> None:
-        self._door = door
-        self._source = source
-        self._access = access
-        self._connections_max = connections_max
-        self._idle_s = idle_s
-        self._server: FrameServer | None = None
-        self._threads = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="range-send")
-        self._of_principal: Counter[Principal] = Counter()
-        self._refused = RateLimitedLines(log, "range_connection_refused", "range_connections_refused")
 
     async def start(self, host: str, port: int) -> None:
         """Listens; `port` 0: on any free one.  Raises PortInUse, or another OSError."""
@@ -145,21 +101,18 @@ class RangeConnections:
         )
 
         def serve(connection: FrameConnection) -> RangeConnection:
-            return RangeConnection(
-                connection, self._door, self._source, self._access, server.unauthenticated, self._threads,
-                self._of_principal, self._refused,
-            )  # fmt: skip
+            return RangeConnection(connection, self, server.unauthenticated)
 
         await _listen(server, host, port, serve)
         self._server = server
-        self._door.port = server.port
+        self.port = server.port
 
     async def close(self) -> None:
         """Ends all connections."""
-        self._door.port = 0
+        self.port = 0
         if self._server is not None:
             await self._server.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
 
 async def _listen(
@@ -183,25 +136,11 @@ class RangeConnection:
     """One reader's: a `FrameHandler`."""
 
     def __init__(
-        self,
-        connection: FrameConnection,
-        door: RangeDoor,
-        source: RangeSource,
-        access: GrpcAccess,
-        unauthenticated: Unauthenticated,
-        threads: Executor,
-        of_principal: Counter[Principal],
-        refused: RateLimitedLines,
+        self, connection: FrameConnection, listener: RangeConnections, unauthenticated: Unauthenticated
     ) -> None:
-        """`of_principal`: how many connections each has."""
         self._connection = connection
-        self._door = door
-        self._source = source
-        self._access = access
+        self._listener = listener
         self._unauthenticated = unauthenticated
-        self._threads = threads
-        self._of_principal = of_principal
-        self._refused = refused
         self._now: Callable[[], float] = asyncio.get_running_loop().time
         self._caller: Caller | None = None
         self._read: asyncio.Task[None] | None = None
@@ -223,29 +162,29 @@ class RangeConnection:
     def on_close(self, reason: str) -> None:
         self._unauthenticated.ended(self)
         if self._caller is not None:
-            self._of_principal[self._caller.principal] -= 1
-            if not self._of_principal[self._caller.principal]:
-                del self._of_principal[self._caller.principal]
+            self._listener.of_principal[self._caller.principal] -= 1
+            if not self._listener.of_principal[self._caller.principal]:
+                del self._listener.of_principal[self._caller.principal]
         if self._read is not None:
             self._read.cancel()
 
     # --- reads ----------------------------------------------------------------------------------------------
 
     def _admit(self, ticket: bytes) -> None:
-        caller = self._door.tickets.redeem(ticket, self._address, self._now())
+        caller = self._listener.tickets.redeem(ticket, self._address, self._now())
         if caller is None:
             self._refuse("the ticket does not hold")
-        elif self._of_principal[caller.principal] >= CONNECTIONS_PER_PRINCIPAL_MAX:
+        elif self._listener.of_principal[caller.principal] >= CONNECTIONS_PER_PRINCIPAL_MAX:
             self._refuse(f"{caller.principal} has {CONNECTIONS_PER_PRINCIPAL_MAX} connections")
         else:
             self._caller = caller
-            self._of_principal[caller.principal] += 1
+            self._listener.of_principal[caller.principal] += 1
             self._unauthenticated.ended(self)
             self._connection.limit_frames(None)
             self._connection.send(GREETING)
 
     def _refuse(self, reason: str) -> None:
-        self._refused.line(self._now(), self._address, peer=self._connection.peer, reason=reason)
+        self._listener.refused.line(self._now(), self._address, peer=self._connection.peer, reason=reason)
         self._connection.abort(reason)
 
     def _ask(self, caller: Caller, frame: bytes) -> None:
@@ -259,8 +198,8 @@ class RangeConnection:
 
     async def _serve(self, request: pb.ReadRangeRequest, caller: Caller) -> None:
         try:
-            with self._access.counted(caller):
-                reading = self._source.read_range(request, caller, self._reader, from_files=True)
+            with self._listener.access.counted(caller):
+                reading = self._listener.service.read_range(request, caller, self._reader, from_files=True)
                 async with aclosing(reading) as pieces:
                     async for piece in pieces:
                         await self._send(piece)
@@ -268,7 +207,7 @@ class RangeConnection:
             self._connection.abort(str(lost))
             return
         except (KafkaError, OSError) as error:
-            detail = self._source.detail(error, request.topic, request.partition)
+            detail = self._listener.service.detail(error, request.topic, request.partition)
             last = FAILED + detail.SerializeToString()
         else:
             last = END
@@ -302,7 +241,7 @@ class RangeConnection:
             return first + frame_length(len(begin) + piece.size) + begin, found
 
         try:
-            await self._connection.send_made(make, self._threads)
+            await self._connection.send_made(make, self._listener.threads)
         except SendFailed as failed:
             if not failed.in_file:
                 raise

@@ -36,7 +36,7 @@ class MemoryFile:
         return bytes(self._content.data[position : position + length])
 
     def send_at(self, descriptor: int, position: int, length: int) -> int:
-        raise NotImplementedError("no sockets here")
+        raise OSError(errno.EOPNOTSUPP, "no sockets here", str(self.path))
 
     def write_at(self, position: int, data: Buffer) -> None:
         if self._disk.full:

@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from tidegate.controller.state.model import BrokerState, PartitionState, TopicState
 from tidegate.node.data.data_service import DataService
-from tidegate.node.data.range_connections import RangeConnections, RangeDoor
+from tidegate.node.data.range_connections import RangeConnections
 from tidegate.node.serving.batch_threads import BatchThreads
 from tidegate.node.serving.grpc_callers import GrpcAccess, GrpcGuard
 from tidegate.node.serving.throttling import Throttling
@@ -134,7 +134,6 @@ class Node:
     threads: BatchThreads
     server: Any
     port: int
-    door: RangeDoor
     ranges: RangeConnections
 
 
@@ -207,7 +206,6 @@ class ServedCluster:
             BatchThreads(),
             Throttling(lambda: self.limits, SystemClock(), may_act_as_node=lambda _: False),
         )
-        door = RangeDoor()
         service = DataService(
             replicas,
             lambda: self.metadata,  # type: ignore[arg-type,return-value]
@@ -215,19 +213,18 @@ class ServedCluster:
             threads,
             self._access,
             throttling,
-            door,
         )
-        ranges = RangeConnections(door, service, self._access, connections_max=1_000, idle_s=60.0)
+        ranges = RangeConnections(service, self._access, connections_max=1_000, idle_s=60.0)
         if self._credentials is None:
             await ranges.start("127.0.0.1", 0)
         guard = GrpcGuard(self._access)
         server = grpc_server(interceptors=[guard])
         guard.add_to_server(server)
-        service.add_to_server(server)
+        service.add_to_server(server, ranges.invite)
         self.add_services(server)
         port = bind_grpc(server, "127.0.0.1", 0, self._credentials)
         await server.start()
-        self.nodes[number] = Node(directory, commit, replicas, service, threads, server, port, door, ranges)
+        self.nodes[number] = Node(directory, commit, replicas, service, threads, server, port, ranges)
         self.metadata.brokers[number] = BrokerState(
             number, "i", 1, False, "", "127.0.0.1", 1, self.host, port
         )
@@ -245,14 +242,14 @@ class ServedCluster:
     @contextmanager
     def over_grpc(self) -> Iterator[None]:
         """The nodes invite no reader to a range connection."""
-        ports = {node.door: node.door.port for node in self.nodes.values()}
-        for door in ports:
-            door.port = 0
+        ports = {node.ranges: node.ranges.port for node in self.nodes.values()}
+        for ranges in ports:
+            ranges.port = 0
         try:
             yield
         finally:
-            for door, port in ports.items():
-                door.port = port
+            for ranges, port in ports.items():
+                ranges.port = port
 
     def kill_server(self, number: int) -> None:
         """Cuts all streams of the node and takes it off the list of live brokers."""

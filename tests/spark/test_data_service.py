@@ -103,7 +103,7 @@ def test_every_method_of_the_service_is_served_with_its_types(cluster: ServedClu
         invocation_metadata: tuple[()] = ()
 
     server: Any = Server()
-    cluster.nodes[1].service.add_to_server(server)
+    cluster.nodes[1].service.add_to_server(server, cluster.nodes[1].ranges.invite)
     for method in pb.DESCRIPTOR.services_by_name["Data"].methods:
         handler = server.served.service(Details(f"/{pb.DESCRIPTOR.package}.Data/{method.name}"))
         assert handler is not None, method.name

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from tidegate.node.data import data_service
@@ -25,10 +25,11 @@ from tidegate.proto import data_pb2_grpc
 from tidegate.proto.range_chunks import RecordsChunk, serialize
 from tidegate.proto.range_frames import CHUNK, CONFIRMED, END, FAILED, GREETING, STORED
 from tidegate.runtime import file_sending
-from tidegate.runtime.blocking_frames import PIECE_BYTES
+from tidegate.runtime.blocking_frames import PIECE_BYTES, connect_blocking
 from tidegate.runtime.disk import File, RealDisk, RealFile
 from tidegate.runtime.file_sending import FilePart, FileSender, SendFailed
-from tidegate.runtime.network import grpc_channel_blocking
+from tidegate.runtime.network import PortInUse, free_port, grpc_channel_blocking
+from tidegate.security.quotas import QuotaEntity, QuotaKind
 from tidegate.spark import range_connections
 from tidegate.spark.connection import DataClient, LeaderView, ReadError, StreamLost, offset_query
 from tidegate.spark.fetch import FetchedChunk, RangeRequest, fetch_range
@@ -94,7 +95,7 @@ def descriptors(cluster: ServedCluster, node: int = 1) -> int:
     for number in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(number))) as same:
             if same.family == socket.AF_INET and same.getpeername():
-                found += same.getsockname()[1] == cluster.nodes[node].door.port
+                found += same.getsockname()[1] == cluster.nodes[node].ranges.port
     return found
 
 
@@ -265,17 +266,39 @@ def test_a_header_that_is_none_ends_the_read(
 def test_a_node_without_them_is_asked_once(
     cluster: ServedCluster, client: DataClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = 0
+    opening, asked = range_connections.RangeConnections._open, 0
 
-    def invite(*_: object) -> pb.OpenRangeConnectionReply:
+    def noted(connections: Any, *which: Any) -> Any:
         nonlocal asked
         asked += 1
-        return pb.OpenRangeConnectionReply()
+        return opening(connections, *which)
 
-    monkeypatch.setattr(cluster.nodes[1].door, "invite", invite)
-    for _ in range(3):
-        assert read(client, whole(cluster)) == wanted(history(1, 300))
+    monkeypatch.setattr(range_connections.RangeConnections, "_open", noted)
+    with cluster.over_grpc():
+        for _ in range(3):
+            assert read(client, whole(cluster)) == wanted(history(1, 300))
     assert asked == 1
+
+
+def test_a_listener_that_is_closed_invites_no_reader(cluster: ServedCluster) -> None:
+    cluster.run(cluster.nodes[1].ranges.close())
+    with grpc_channel_blocking(f"127.0.0.1:{cluster.nodes[1].port}") as channel:
+        reply = data_pb2_grpc.DataStub(channel).OpenRangeConnection(pb.OpenRangeConnectionRequest())
+    assert (reply.port, reply.ticket) == (0, b"")
+
+
+def test_a_free_port_that_was_taken_meanwhile_is_not_the_last_one(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = cluster.nodes[1].ranges.port
+    ports = iter([taken, taken, free_port()])
+    monkeypatch.setattr(served_connections, "free_port", lambda: next(ports))
+    node = cluster.nodes[2]
+    cluster.run(node.ranges.close())
+    cluster.run(node.ranges.start("127.0.0.1", 0))
+    assert node.ranges.port != taken
+    with pytest.raises(PortInUse):
+        cluster.run(node.ranges.start("127.0.0.1", taken))
 
 
 def test_a_port_that_is_not_reached_is_left_alone_for_longer_and_longer(
@@ -285,20 +308,21 @@ def test_a_port_that_is_not_reached_is_left_alone_for_longer_and_longer(
     client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000, clock=clock)
     assert client._own_channels is not None
     client._own_channels.ranges._clock = clock
-    door, port = cluster.nodes[1].door, cluster.nodes[1].door.port
+    ranges, port = cluster.nodes[1].ranges, cluster.nodes[1].ranges.port
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # it does not listen
-        door.port = bound.getsockname()[1]
+        ranges.port = bound.getsockname()[1]
         with caplog.at_level("INFO"):
             for leap_s, tries in ((0.0, 1), (59.0, 1), (2.0, 2), (118.0, 2), (3.0, 3)):
                 clock.leapt_s += leap_s
                 assert read(client, whole(cluster)) == wanted(history(1, 300))
                 lines = [line for line in caplog.messages if "range_connection_not_used" in line]
                 assert len(lines) == tries, leap_s
-    door.port = port
+    ranges.port = port
     clock.leapt_s += range_connections.AVOIDED_S_MAX
     assert read(client, whole(cluster)) == wanted(history(1, 300))
     assert open_connections(cluster) == 1
+    assert client._own_channels.ranges._avoided == {}, "the next failure is a first one"
     client.close()
 
 
@@ -340,6 +364,85 @@ def test_another_session_has_another_connection(cluster: ServedCluster) -> None:
     client.close()
 
 
+def test_a_lost_connection_takes_the_idle_ones_with_it(cluster: ServedCluster, client: DataClient) -> None:
+    """They may be as dead, and each would cost a timeout."""
+    cluster.fill("large", 0, large_steps(40), leader=1)
+    assert client._own_channels is not None
+    connections, endpoint = client._own_channels.ranges, f"127.0.0.1:{cluster.nodes[1].port}"
+    taken = [connections.take(endpoint, client._own_channels.to(endpoint), ()) for _ in range(3)]
+    for each in taken:
+        assert each is not None
+        connections.give_back(endpoint, each)
+    chunks = fetch_range(client, whole(cluster, "large"))
+    next(chunks)
+
+    async def close_reading() -> None:
+        server = cluster.nodes[1].ranges._server
+        assert server is not None
+        for connection in list(server.connections):
+            if connection.owes_answer:
+                connection.abort("lost")
+
+    assert len(connections._idle[endpoint]) == 2
+    cluster.run(close_reading())
+    assert sum(len(chunk.visible) for chunk in chunks) > 0
+    wait_until(lambda: open_connections(cluster) == 1)
+
+
+def test_a_session_that_ended_takes_its_connection_with_it(cluster: ServedCluster) -> None:
+    ended = pb.ErrorDetail(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, message="the session has ended")
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    with scripted(cluster, FAILED + ended.SerializeToString()):
+        with pytest.raises(ReadError, match="the session has ended"):
+            read(client, whole(cluster))
+        assert client._own_channels is not None
+        assert not any(client._own_channels.ranges._idle.values())
+    client.close()
+
+
+def test_a_forked_process_uses_no_connection_of_its_parent(
+    cluster: ServedCluster, client: DataClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read(client, whole(cluster)) == wanted(history(1, 300))
+    assert client._own_channels is not None
+    connections, endpoint = client._own_channels.ranges, f"127.0.0.1:{cluster.nodes[1].port}"
+    (of_parent,) = connections._idle[endpoint]
+    monkeypatch.setattr(connections, "_process", -1)
+    connections.give_back(endpoint, of_parent)
+    assert connections._idle[endpoint] == [of_parent], "not twice"
+    taken = connections.take(endpoint, client._own_channels.to(endpoint), ())
+    assert taken is not None
+    assert taken is not of_parent
+    taken.close()
+
+
+def test_a_server_that_never_greets_is_left_soon(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_connections, "CONNECT_S", 0.5)
+    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    ranges, port = cluster.nodes[1].ranges, cluster.nodes[1].ranges.port
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        ranges.port = mute.getsockname()[1]
+        assert read(client, whole(cluster)) == wanted(history(1, 300)), "over gRPC"
+    ranges.port = port
+    client.close()
+
+
+def test_another_side_that_vanished_is_noticed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        frames = connect_blocking("127.0.0.1", listening.getsockname()[1], 5.0)
+        opened = frames._connection
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        times = [
+            opened.getsockopt(socket.IPPROTO_TCP, each)
+            for each in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL)
+        ]
+        assert times == [20, 5]
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 40_000
+        frames.close()
+
+
 # ---- a node that is none -----------------------------------------------------------------------------------
 
 
@@ -349,9 +452,9 @@ def scripted(
 ) -> Iterator[None]:
     """In place of node 1's range connections: each connection gets its greeting, and these frames for an
     answer; then its end, or nothing."""
-    door, port = cluster.nodes[1].door, cluster.nodes[1].door.port
+    ranges, port = cluster.nodes[1].ranges, cluster.nodes[1].ranges.port
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        door.port = listening.getsockname()[1]
+        ranges.port = listening.getsockname()[1]
         held: list[socket.socket] = []
 
         def answer(opened: socket.socket) -> None:
@@ -378,7 +481,7 @@ def scripted(
         try:
             yield
         finally:
-            door.port = port
+            ranges.port = port
             listening.shutdown(socket.SHUT_RDWR)
             for each in held:
                 each.close()
@@ -436,7 +539,7 @@ def test_a_chunk_that_comes_slowly_is_no_silence(
     client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=60_000, clock=clock)
     leader = LeaderView(1, -1, f"127.0.0.1:{cluster.nodes[1].port}")
     client.remember_leader("flights", 0, leader)
-    door, port = cluster.nodes[1].door, cluster.nodes[1].door.port
+    ranges, port = cluster.nodes[1].ranges, cluster.nodes[1].ranges.port
     pieces, chunk = 6, STORED + chunk_of(cluster) + bytes(6 * PIECE_BYTES)
 
     def answer(listening: socket.socket) -> None:
@@ -455,7 +558,7 @@ def test_a_chunk_that_comes_slowly_is_no_silence(
             opened.sendall(_LENGTH.pack(1) + CONFIRMED)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        door.port = listening.getsockname()[1]
+        ranges.port = listening.getsockname()[1]
         thread = threading.Thread(target=answer, args=(listening,))
         thread.start()
         stream = client.open_stream("flights", TOPIC_ID.bytes, 0, 0, 10, read_committed=True)
@@ -463,7 +566,7 @@ def test_a_chunk_that_comes_slowly_is_no_silence(
             next(stream)  # what follows the chunk is none of its fields: it came to its end all the same
         thread.join()
     assert clock.leapt_s == 20.0 * (pieces + 1)
-    door.port = port
+    ranges.port = port
     client.close()
 
 
@@ -513,7 +616,7 @@ class Reader:
     """By hand."""
 
     def __init__(self, cluster: ServedCluster) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", cluster.nodes[1].door.port), 10)
+        self.socket = socket.create_connection(("127.0.0.1", cluster.nodes[1].ranges.port), 10)
         self._stream = self.socket.makefile("rb")
 
     def send(self, frame: bytes) -> None:
@@ -538,7 +641,7 @@ class Reader:
 def ticket(cluster: ServedCluster) -> bytes:
     with grpc_channel_blocking(f"127.0.0.1:{cluster.nodes[1].port}") as channel:
         reply = data_pb2_grpc.DataStub(channel).OpenRangeConnection(pb.OpenRangeConnectionRequest())
-    assert reply.port == cluster.nodes[1].door.port
+    assert reply.port == cluster.nodes[1].ranges.port
     return reply.ticket
 
 
@@ -555,6 +658,57 @@ def test_a_reader_without_a_ticket_gets_nothing(cluster: ServedCluster, first: b
     with Reader(cluster) as reader:
         reader.send(first)
         assert reader.receive() == b""
+
+
+def test_a_reader_without_a_ticket_is_one_of_few_and_not_for_long(cluster: ServedCluster) -> None:
+    server = cluster.nodes[1].ranges._server
+    assert server is not None
+    with Reader(cluster) as reader:
+        wait_until(lambda: len(server.unauthenticated) == 1)
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        assert len(server.unauthenticated) == 0
+    with Reader(cluster) as silent:
+        wait_until(lambda: len(server.unauthenticated) == 1)
+        silent.socket.sendall(_LENGTH.pack(300))
+        assert silent.receive() == b"", "no ticket is so long, and the node does not wait for it"
+
+
+def test_connections_are_a_share_of_the_descriptors(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = cluster.nodes[1]
+    monkeypatch.setattr(served_connections, "share_of_descriptors", lambda one_in: 8 // one_in)
+    cluster.run(node.ranges.close())
+    cluster.run(node.ranges.start("127.0.0.1", 0))
+    with Reader(cluster) as first, Reader(cluster) as second:
+        first.send(ticket(cluster))
+        assert first.receive() == GREETING
+        assert second.receive() == b""
+
+
+def test_reads_are_calls_of_their_principal(cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Reader(cluster) as reader:
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        monkeypatch.setattr(cluster.nodes[1].ranges.access, "_calls_max", 0)
+        reader.send(all_of(cluster))
+        answer = reader.receive()
+    assert answer[:1] == FAILED
+    assert pb.ErrorDetail.FromString(answer[1:]).error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+
+def test_a_reader_that_has_to_wait_knows_at_once_what_it_has(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_service, "FILE_CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(data_service, "WAITING_NOTE_S", 1_000.0)
+    cluster.limits[QuotaEntity.of({"user": "ANONYMOUS"}), QuotaKind.FETCH] = 100.0
+    with Reader(cluster) as reader:
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        reader.send(all_of(cluster))
+        assert [reader.receive()[:1] for _ in range(2)] == [STORED, CONFIRMED]
 
 
 def test_a_ticket_opens_one_connection(cluster: ServedCluster) -> None:
@@ -702,6 +856,37 @@ def test_whose_error_a_failed_sending_is(code: int, *, is_of_the_file: bool) -> 
     with here, there, pytest.raises(SendFailed) as caught:
         asyncio.run(send())
     assert caught.value.in_file is is_of_the_file
+
+
+def test_a_descriptor_is_closed_when_no_thread_uses_it() -> None:
+    """Its number may be another connection's right after."""
+    here, there = socket.socketpair()
+    with here, there:
+        same = file_sending._SameSocket(here.fileno())
+        with same.used() as to:
+            same.end()
+            assert to.fileno() >= 0
+            with pytest.raises(BrokenPipeError):
+                to.send(b"x")
+        assert same.same.fileno() == -1
+        with pytest.raises(ConnectionResetError), same.used():
+            pass
+
+
+def test_a_thread_goes_to_another_connection_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the reader would make room."""
+    monkeypatch.setattr(file_sending, "THREAD_S", 0.0)
+    monkeypatch.setattr(file_sending, "WAIT_MS", 30_000)
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8 << 20))
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    with here, there:
+        part = FilePart(RealDisk().open(path, read_only=True), 0, 8 << 20)
+        sending = file_sending._Sending(file_sending._SameSocket(here.fileno()), lambda: (b"", part))
+        assert not sending.advance()
 
 
 def test_a_thread_does_not_wait_for_a_reader_that_takes_nothing(tmp_path: Path) -> None:
