@@ -16,6 +16,7 @@ from tidegate.node.assembly import Parts
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.node import Node
 from tidegate.node.serving.broker import Broker
+from tidegate.node.settings.definitions import RANGES_PORT
 from tidegate.node.start_and_stop import Part, Stage, in_order, start, stop
 from tidegate.tests.eventually import eventually
 
@@ -180,3 +181,16 @@ async def test_stages_start_in_the_order_of_the_list_and_all_stop_in_reverse() -
     await start(parts, Stage.SERVING)
     await stop(parts)
     assert said == ["start b", "start a", "start c", "stop c", "stop b", "stop a"]
+
+
+async def test_range_connections_are_opened_beside_plain_grpc_alone(tmp_path: Path) -> None:
+    node = await made_node(tmp_path)
+    ranges, identity = node._parts.range_connections, node._parts.identities["GRPC"]
+    try:
+        for port, tls, is_opened in ((0, None, True), (-1, None, False), (0, object(), False)):
+            node._configuration.values[RANGES_PORT], identity.tls = port, tls
+            await node._open_range_connections()
+            assert (ranges.port > 0) is is_opened
+            await ranges.close()
+    finally:
+        await stop(node.parts_in_order())

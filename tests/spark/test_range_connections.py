@@ -10,8 +10,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -19,15 +18,15 @@ from typing import Any, cast
 import pytest
 from tidegate.node.data import data_service
 from tidegate.node.data import range_connections as served_connections
-from tidegate.node.data.range_turns import RangeTurns
+from tidegate.node.data.range_turns import RangeTurns, Turn
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.proto.range_chunks import RecordsChunk, serialize
 from tidegate.proto.range_frames import CHUNK, CONFIRMED, END, FAILED, GREETING, STORED
 from tidegate.runtime import file_sending
-from tidegate.runtime.blocking_frames import PIECE_BYTES, connect_blocking
-from tidegate.runtime.disk import File, RealDisk, RealFile
-from tidegate.runtime.file_sending import FilePart, FileSender, SendFailed
+from tidegate.runtime.blocking_frames import PIECE_BYTES, BlockingFrames
+from tidegate.runtime.disk import RealFile
+from tidegate.runtime.file_sending import FilePart
 from tidegate.runtime.network import PortInUse, free_port, grpc_channel_blocking
 from tidegate.security.quotas import QuotaEntity, QuotaKind
 from tidegate.spark import range_connections
@@ -35,6 +34,7 @@ from tidegate.spark.connection import DataClient, LeaderView, ReadError, StreamL
 from tidegate.spark.fetch import FetchedChunk, RangeRequest, fetch_range
 from tidegate.spark.retry import StallWatchdog
 from tidegate.storage.log.bulk_read import BulkRead, begin_bulk_read
+from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 from tidegate.wire.records import NewRecord, decode_batch, encode_batch
 
@@ -99,6 +99,10 @@ def descriptors(cluster: ServedCluster, node: int = 1) -> int:
     return found
 
 
+def wait_for(condition: Callable[[], object]) -> None:
+    asyncio.run(eventually(condition))
+
+
 # ---- reads -------------------------------------------------------------------------------------------------
 
 
@@ -128,8 +132,8 @@ def test_a_reader_that_wants_no_more_leaves_its_turn_and_its_connection(
         with closing(cast(Generator[FetchedChunk], fetch_range(client, whole(cluster, "large")))) as chunks:
             next(chunks)
     assert read(client, whole(cluster)) == wanted(history(1, 300))
-    wait_until(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (1, 0))
-    wait_until(lambda: descriptors(cluster) <= 2)
+    wait_for(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (1, 0))
+    wait_for(lambda: descriptors(cluster) <= 2)
     gc.enable()
 
 
@@ -145,6 +149,7 @@ def test_a_slow_reader_takes_no_turn_and_gets_everything(
     first = next(slow)
     for _ in range(3):
         assert read(other, whole(cluster)) == wanted(history(1, 300))
+    assert cluster.nodes[1].service._turns.held_bytes == 0, "nothing of it is in the node's memory"
     found = [
         record.offset
         for chunk in (first, *slow)
@@ -152,7 +157,6 @@ def test_a_slow_reader_takes_no_turn_and_gets_everything(
         for record in decode_batch(chunk.records, position)
     ]
     assert found == list(range(60))
-    assert cluster.nodes[1].service._turns.held_bytes == 0
     client.close()
     other.close()
 
@@ -188,22 +192,8 @@ def test_what_a_node_sends_while_it_loses_its_leadership_is_not_taken(
     monkeypatch.setattr(RealFile, "send_at", lose_leadership)
     if not looks_again:
         monkeypatch.setattr(data_service.DataService, "_require_still_pinned", lambda *_: None)
-    reads = [stream.start for stream in streams(client, monkeypatch)]
     assert read(client, whole(cluster)) == wanted(history(1, 300))
-    assert open_connections(cluster, 2) == looks_again, f"the range was asked for again: {reads}"
-
-
-def streams(client: DataClient, monkeypatch: pytest.MonkeyPatch) -> list[pb.ReadRangeRequest]:
-    """Those that the client asks for from now on."""
-    asked: list[pb.ReadRangeRequest] = []
-    over_frames = client._over_frames
-
-    def noted(connection: object, endpoint: str, request: pb.ReadRangeRequest) -> object:
-        asked.append(request)
-        return over_frames(connection, endpoint, request)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(client, "_over_frames", noted)
-    return asked
+    assert open_connections(cluster, 2) == looks_again, "the range is asked for again"
 
 
 def test_a_disk_that_fails_in_the_middle_of_a_chunk_takes_the_replica_offline(
@@ -229,11 +219,34 @@ def test_a_disk_that_fails_in_the_middle_of_a_chunk_takes_the_replica_offline(
     reading = threading.Thread(target=lambda: found.append(read(client, request)))
     reading.start()
     log = cluster.nodes[1].replicas.replica("large", 0).log
-    wait_until(lambda: log.is_offline)
+    wait_for(lambda: log.is_offline)
     cluster.move("large", 0, 2)
     reading.join(30)
     assert [offset for offset, _ in found[0]] == list(range(20))
     client.close()
+
+
+def test_nothing_follows_a_torn_chunk(cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader would take it for records."""
+    send_at, sends = RealFile.send_at, 0
+    cluster.fill("large", 0, large_steps(20), leader=1)
+
+    def fail(file: RealFile, descriptor: int, position: int, length: int) -> int:
+        nonlocal sends
+        sends += 1
+        if sends > 1:
+            raise OSError(errno.EIO, "input/output error", str(file.path))
+        return send_at(file, descriptor, position, 100_000)
+
+    monkeypatch.setattr(RealFile, "send_at", fail)
+    request = pb.ReadRangeRequest(topic="large", partition=0, leader_epoch=-1, start=0, end=20)
+    with Reader(cluster) as reader:
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        reader.send(request.SerializeToString())
+        (size,) = _LENGTH.unpack(reader._stream.read(4))
+        came = len(reader._stream.read())
+    assert 100_000 < came < 100_100 < size
 
 
 def test_a_file_that_is_too_short_is_no_record(cluster: ServedCluster) -> None:
@@ -386,7 +399,7 @@ def test_a_lost_connection_takes_the_idle_ones_with_it(cluster: ServedCluster, c
     assert len(connections._idle[endpoint]) == 2
     cluster.run(close_reading())
     assert sum(len(chunk.visible) for chunk in chunks) > 0
-    wait_until(lambda: open_connections(cluster) == 1)
+    wait_for(lambda: open_connections(cluster) == 1)
 
 
 def test_a_session_that_ended_takes_its_connection_with_it(cluster: ServedCluster) -> None:
@@ -427,20 +440,6 @@ def test_a_server_that_never_greets_is_left_soon(
         assert read(client, whole(cluster)) == wanted(history(1, 300)), "over gRPC"
     ranges.port = port
     client.close()
-
-
-def test_another_side_that_vanished_is_noticed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        frames = connect_blocking("127.0.0.1", listening.getsockname()[1], 5.0)
-        opened = frames._connection
-        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        times = [
-            opened.getsockopt(socket.IPPROTO_TCP, each)
-            for each in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL)
-        ]
-        assert times == [20, 5]
-        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 40_000
-        frames.close()
 
 
 # ---- a node that is none -----------------------------------------------------------------------------------
@@ -587,10 +586,13 @@ def test_a_frame_that_is_too_large_is_not_taken_into_memory(cluster: ServedClust
     client.close()
 
 
-def test_another_server_at_the_port_is_noticed(cluster: ServedCluster) -> None:
+def test_another_server_at_the_port_is_noticed(
+    cluster: ServedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
-    with scripted(cluster, greeting=b"SSH-2.0-OpenSSH_9"):
+    with scripted(cluster, greeting=b"SSH-2.0-OpenSSH_9"), caplog.at_level("INFO"):
         assert read(client, whole(cluster)) == wanted(history(1, 300)), "over gRPC"
+    assert "another server answers there" in caplog.text
     client.close()
 
 
@@ -664,12 +666,12 @@ def test_a_reader_without_a_ticket_is_one_of_few_and_not_for_long(cluster: Serve
     server = cluster.nodes[1].ranges._server
     assert server is not None
     with Reader(cluster) as reader:
-        wait_until(lambda: len(server.unauthenticated) == 1)
+        wait_for(lambda: len(server.unauthenticated) == 1)
         reader.send(ticket(cluster))
         assert reader.receive() == GREETING
         assert len(server.unauthenticated) == 0
     with Reader(cluster) as silent:
-        wait_until(lambda: len(server.unauthenticated) == 1)
+        wait_for(lambda: len(server.unauthenticated) == 1)
         silent.socket.sendall(_LENGTH.pack(300))
         assert silent.receive() == b"", "no ticket is so long, and the node does not wait for it"
 
@@ -732,26 +734,33 @@ def test_a_frame_that_is_no_request_ends_the_connection(cluster: ServedCluster, 
         assert reader.receive() == b""
 
 
-def test_a_range_is_asked_for_when_the_last_one_has_ended(cluster: ServedCluster) -> None:
+def test_a_range_is_asked_for_when_the_last_one_has_ended(
+    cluster: ServedCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster.fill("large", 0, large_steps(40), leader=1)
     request = pb.ReadRangeRequest(topic="large", partition=0, leader_epoch=-1, start=0, end=40)
     with Reader(cluster) as reader:
         reader.send(ticket(cluster))
         assert reader.receive() == GREETING
-        reader.send(request.SerializeToString())
-        reader.send(all_of(cluster))
-        while reader.receive():
-            pass
-    wait_until(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (0, 0))
+        with caplog.at_level("INFO"):
+            reader.send(request.SerializeToString())
+            reader.send(all_of(cluster))
+            while reader.receive():
+                pass
+    assert "asks for a range while it is sent another one" in caplog.text
+    wait_for(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (0, 0))
 
 
 def test_what_is_refused_is_said_and_the_connection_goes_on(cluster: ServedCluster) -> None:
     with Reader(cluster) as reader:
         reader.send(ticket(cluster))
         assert reader.receive() == GREETING
-        for topic, code in (("nosuch", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ("flights", ErrorCode.NONE)):
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for topic, code in (("nosuch", unknown), ("n" * 249, unknown), ("flights", ErrorCode.NONE)):
             end = whole(cluster).end if topic == "flights" else 1
-            request = pb.ReadRangeRequest(topic=topic, partition=0, leader_epoch=-1, start=0, end=end)
+            request = pb.ReadRangeRequest(
+                topic=topic, topic_id=TOPIC_ID.bytes, partition=0, leader_epoch=-1, start=0, end=end
+            )
             reader.send(request.SerializeToString())
             answer = reader.receive()
             if code:
@@ -770,7 +779,7 @@ def test_a_reader_that_is_gone_in_the_middle_leaves_its_turn(cluster: ServedClus
             assert reader.receive() == GREETING
             reader.send(request.SerializeToString())
             assert reader._stream.read(1_000)
-    wait_until(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (0, 0))
+    wait_for(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (0, 0))
 
 
 def test_a_reader_that_takes_nothing_is_ended_after_a_while(
@@ -784,7 +793,7 @@ def test_a_reader_that_takes_nothing_is_ended_after_a_while(
         reader.send(ticket(cluster))
         assert reader.receive() == GREETING
         reader.send(request.SerializeToString())
-        wait_until(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (0, 0))
+        wait_for(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (0, 0))
 
 
 def test_a_chunk_that_was_sent_counts_although_the_next_cannot_be_read(
@@ -828,88 +837,77 @@ def test_a_principal_has_so_many_connections(cluster: ServedCluster, monkeypatch
         for reader, shown, greets in zip((first, second, third), tickets, (True, True, False), strict=False):
             reader.send(shown)
             assert (reader.receive() == GREETING) is greets
-    wait_until(lambda: open_connections(cluster) == 0)
+    wait_for(lambda: open_connections(cluster) == 0)
     with Reader(cluster) as later:
         later.send(tickets[3])
         assert later.receive() == GREETING
 
 
-@pytest.mark.parametrize(
-    ("code", "is_of_the_file"),
-    [(errno.EIO, True), (errno.EBADMSG, True), (errno.ETIMEDOUT, False), (errno.ENOBUFS, False)],
-)
-def test_whose_error_a_failed_sending_is(code: int, *, is_of_the_file: bool) -> None:
-    here, there = socket.socketpair()
-    here.setblocking(False)
+def test_a_reader_that_leaves_the_queue_is_forgotten(cluster: ServedCluster) -> None:
+    """The node sends it nothing meanwhile, and so meets no error."""
+    turns = cluster.nodes[1].service._turns = RangeTurns(active_max=1)
 
-    class Failing:
-        path = Path("file")
+    async def hold() -> Turn:
+        return turns.enter(lambda: None, "other", 0.0)
 
-        def send_at(self, descriptor: int, position: int, length: int) -> int:
-            raise OSError(code, "it failed")
-
-    async def send() -> None:
-        sender = FileSender(here.fileno())
-        with ThreadPoolExecutor(1) as pool:
-            await sender.send(lambda: (b"", FilePart(cast(File, Failing()), 0, 10)), pool)
-
-    with here, there, pytest.raises(SendFailed) as caught:
-        asyncio.run(send())
-    assert caught.value.in_file is is_of_the_file
+    cluster.run(hold())
+    with Reader(cluster) as reader:
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        reader.send(all_of(cluster))
+        wait_for(lambda: turns.waiting == 1)
+    wait_for(lambda: turns.waiting == 0)
 
 
-def test_a_descriptor_is_closed_when_no_thread_uses_it() -> None:
-    """Its number may be another connection's right after."""
-    here, there = socket.socketpair()
-    with here, there:
-        same = file_sending._SameSocket(here.fileno())
-        with same.used() as to:
-            same.end()
-            assert to.fileno() >= 0
-            with pytest.raises(BrokenPipeError):
-                to.send(b"x")
-        assert same.same.fileno() == -1
-        with pytest.raises(ConnectionResetError), same.used():
-            pass
+def test_an_idle_connection_ends_and_one_that_is_served_does_not(cluster: ServedCluster) -> None:
+    turns = cluster.nodes[1].service._turns = RangeTurns(active_max=1)
+    server = cluster.nodes[1].ranges._server
+    assert server is not None
+
+    async def hold() -> Turn:
+        return turns.enter(lambda: None, "other", 0.0)
+
+    async def look(later_s: float) -> int:
+        server.look_after(asyncio.get_running_loop().time() + later_s)
+        return server.open_count
+
+    async def leave() -> None:
+        turns.leave(held, 0.0)
+
+    held = cluster.run(hold())
+    with Reader(cluster) as reader:
+        reader.send(ticket(cluster))
+        assert reader.receive() == GREETING
+        reader.send(all_of(cluster))
+        wait_for(lambda: turns.waiting == 1)
+        assert [cluster.run(look(later_s)) for later_s in (0.0, 100.0, 200.0)] == [1, 1, 1]
+        cluster.run(leave())
+        assert [reader.receive()[:1] for _ in range(3)] == [STORED, CONFIRMED, END]
+        cluster.run(look(201.0))
+        cluster.run(look(300.0))
+        assert reader.receive() == b""
 
 
-def test_a_thread_goes_to_another_connection_after_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the reader would make room."""
-    monkeypatch.setattr(file_sending, "THREAD_S", 0.0)
-    monkeypatch.setattr(file_sending, "WAIT_MS", 30_000)
-    path = tmp_path / "file"
-    path.write_bytes(bytes(8 << 20))
-    here, there = socket.socketpair()
-    here.setblocking(False)
-    with here, there:
-        part = FilePart(RealDisk().open(path, read_only=True), 0, 8 << 20)
-        sending = file_sending._Sending(file_sending._SameSocket(here.fileno()), lambda: (b"", part))
-        assert not sending.advance()
+class FakeFrames:
+    """What a node sends."""
+
+    def __init__(self, *frames: bytes) -> None:
+        self._left = list(frames)
+        self.heard = print
+
+    def send(self, frame: bytes) -> None:
+        pass
+
+    def receive(self, *_: object) -> memoryview:
+        return memoryview(self._left.pop(0))
 
 
-def test_a_thread_does_not_wait_for_a_reader_that_takes_nothing(tmp_path: Path) -> None:
-    """Eight threads send for all readers of a node; the loop waits."""
-    path = tmp_path / "file"
-    path.write_bytes(bytes(8 << 20))
-    here, there = socket.socketpair()
-    here.setblocking(False)
-
-    async def send_and_take() -> bytes:
-        with ThreadPoolExecutor(1) as pool:
-            sender = FileSender(here.fileno())
-            file = RealDisk().open(path, read_only=True)
-            sending = asyncio.create_task(sender.send(lambda: (b"head", FilePart(file, 0, 8 << 20)), pool))
-            await asyncio.to_thread(wait_until, lambda: sender._writable is not None)  # the loop waits now
-            await asyncio.get_running_loop().run_in_executor(pool, lambda: None)  # the thread is free
-            taken = await asyncio.to_thread(there.recv, (8 << 20) + 4, socket.MSG_WAITALL)
-            await sending
-            sender.close()
-        return taken
-
-    with here, there:
-        assert asyncio.run(send_and_take()) == b"head" + bytes(8 << 20)
+@pytest.mark.parametrize("following", [STORED, CHUNK, END], ids=["stored", "chunk", "end"])
+def test_a_chunk_that_is_not_confirmed_is_none(cluster: ServedCluster, following: bytes) -> None:
+    frames = FakeFrames(STORED + chunk_of(cluster), following, CONFIRMED, END)
+    connection = range_connections.RangeConnection(cast(BlockingFrames, frames), ())
+    with pytest.raises(range_connections.RangeConnectionLost, match="where a chunk waits for its end"):
+        list(connection.read(pb.ReadRangeRequest()))
 
 
 def test_a_node_that_stops_ends_reads_in_progress(cluster: ServedCluster) -> None:
@@ -938,15 +936,6 @@ def test_the_wanted_batches_are_located_as_they_are_read(tmp_path: Path) -> None
                 assert located_next == following
 
         served.run(compare())
-
-
-def wait_until(is_so: object) -> None:
-    assert callable(is_so)
-    for _ in range(1_000):
-        if is_so():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it did not come so")
 
 
 def test_offsets_still_come_over_grpc(cluster: ServedCluster, client: DataClient) -> None:

@@ -101,9 +101,9 @@ def test_what_is_located_is_what_is_read(
         assert following == batches[-1][1].next_offset or data == whole
 
 
-@pytest.mark.parametrize("size", [-100, -12, 48, 10_000])
-def test_a_length_that_none_has_is_no_batch(tmp_path: Path, size: int) -> None:
-    """Also where it would make a batch of no bytes."""
+@pytest.mark.parametrize(("size", "found_at"), [(-100, 0), (-12, 0), (48, 0), (10_000, 0), (129, 141)])
+def test_a_length_that_none_has_is_no_batch(tmp_path: Path, size: int, found_at: int) -> None:
+    """Also where it would make a batch of no bytes, or leave too few for another one."""
     log = Log.open(
         RealDisk(), tmp_path, topic="t", partition=0, config=LogConfig.from_topic_config({}), clean=False,
         recovery_point=0,
@@ -117,7 +117,7 @@ def test_a_length_that_none_has_is_no_batch(tmp_path: Path, size: int) -> None:
         file.seek(8)
         file.write(size.to_bytes(4, "big", signed=True))
     for look in (read.run, read.locate):
-        with pytest.raises(KafkaError, match="no whole batch at byte 0"):
+        with pytest.raises(KafkaError, match=f"no whole batch at byte {found_at} "):
             look()
     log.close(clean=True)
 
