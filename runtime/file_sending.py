@@ -65,7 +65,7 @@ class FileSender:
         """The connection is gone, also for a thread that sends just now."""
         writable = self._writable
         if writable is not None:
-            writable.get_loop().remove_writer(self._socket.same)
+            writable.get_loop().remove_writer(self._socket.descriptor)
             self._writable = None
             if not writable.done():
                 writable.set_result(None)
@@ -80,7 +80,7 @@ class FileSender:
             if not writable.done():
                 writable.set_result(None)
 
-        loop.add_writer(self._socket.same, note)
+        loop.add_writer(self._socket.descriptor, note)
         try:
             async with asyncio.timeout(STILL_S):
                 await writable
@@ -89,7 +89,7 @@ class FileSender:
             raise SendFailed(still, in_file=False) from None
         finally:
             if self._writable is writable:  # not closed
-                loop.remove_writer(self._socket.same)
+                loop.remove_writer(self._socket.descriptor)
                 self._writable = None
 
 
@@ -106,10 +106,12 @@ class _SameSocket:
     """A descriptor of its own for a socket, which is closed when no thread uses it: the number of a closed
     one may be another connection's."""
 
-    __slots__ = ("_is_used", "_lock", "is_ended", "same")
+    __slots__ = ("_is_used", "_lock", "descriptor", "is_ended", "same")
 
     def __init__(self, descriptor: int) -> None:
         self.same = socket.socket(fileno=os.dup(descriptor))
+        self.descriptor = self.same.fileno()
+        """For the loop, which would name a socket in words each time that it does not know it."""
         self.is_ended = False
         self._is_used = False
         self._lock = threading.Lock()

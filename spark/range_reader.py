@@ -155,12 +155,13 @@ def join_small_batches(
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if held and size + batch.nbytes > bytes_max:
+        batch_bytes = batch.nbytes  # Arrow counts them anew each time
+        if held and size + batch_bytes > bytes_max:
             yield from _emit(held)
             held, rows, size = [], 0, 0
         held.append(batch)
         rows += batch.num_rows
-        size += batch.nbytes
+        size += batch_bytes
         if rows >= ROWS_MIN or size >= min(bytes_max, BYTES_MIN):
             yield from _emit(held)
             held, rows, size = [], 0, 0
@@ -178,5 +179,8 @@ def _emit(held: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     if not held:
         return
     joined: Any = held[0] if len(held) == 1 else pa.concat_batches(held)
+    if joined.num_rows <= ROWS_MAX:
+        yield joined
+        return
     for start in range(0, joined.num_rows, ROWS_MAX):
         yield joined.slice(start, ROWS_MAX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -73,13 +74,22 @@ class StallWatchdog:
     `next(call)` has no timeout; entering and leaving the block cost one assignment each.
     """
 
-    __slots__ = ("_clock", "_closed", "_on_stall", "_timeout_s", "_waiting_since", "has_stalled")
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_has_heard",
+        "_on_stall",
+        "_timeout_s",
+        "_waiting_since",
+        "has_stalled",
+    )
 
     def __init__(self, clock: Clock, timeout_s: float, on_stall: Callable[[], object]) -> None:
         self._clock = clock
         self._timeout_s = timeout_s
         self._on_stall = on_stall
         self._waiting_since: float | None = None
+        self._has_heard = False
         self._closed = threading.Event()
         self.has_stalled = False
         threading.Thread(target=self._look, name="stall-watch", daemon=True).start()
@@ -91,17 +101,21 @@ class StallWatchdog:
         self._waiting_since = None
 
     def renew(self) -> None:
-        """Within the block: something has come."""
-        self._waiting_since = self._clock.monotonic()
+        """Within the block: something has come.  It costs an assignment; the time begins anew when the thread
+        looks next."""
+        self._has_heard = True
 
     def close(self) -> None:
         """Ends the thread."""
         self._closed.set()
 
     def _look(self) -> None:
+        heard_at = -math.inf
         while not self._closed.wait(min(1.0, self._timeout_s / LOOKS_A_TIMEOUT)):
-            since = self._waiting_since
-            if since is not None and self._clock.monotonic() - since > self._timeout_s:
+            since, now = self._waiting_since, self._clock.monotonic()
+            if self._has_heard:
+                self._has_heard, heard_at = False, now
+            if since is not None and now - max(since, heard_at) > self._timeout_s:
                 self.has_stalled = True
                 self._on_stall()
                 return

@@ -111,3 +111,29 @@ def test_a_silence_is_told_once_and_only_while_someone_waits(monkeypatch: pytest
         watch._look()
     assert told == ["silent"]
     assert watch.has_stalled
+
+
+def test_what_is_heard_begins_the_time_anew_from_the_next_look_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, told = ManualClock(), []
+    steps = iter([9.0, 9.0, 9.0, 9.0])
+
+    class HeardTwice:
+        """Before the first and the second look something has come."""
+
+        looks = 0
+
+        def wait(self, _: float) -> bool:
+            self.looks += 1
+            if self.looks <= 2:
+                watch.renew()
+            step = next(steps, None)
+            clock.advance(step or 0)
+            return step is None
+
+    started = SimpleNamespace(start=lambda: None)
+    monkeypatch.setattr(retry, "threading", SimpleNamespace(Event=HeardTwice, Thread=lambda **_: started))
+    watch = StallWatchdog(clock, 10, lambda: told.append(clock.monotonic()))
+    begun = clock.monotonic()
+    with watch:
+        watch._look()
+    assert told == [begun + 36.0], "18 s after the second look; before, never more than 10 s of silence"
