@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from tidegate.client import Admin, LocalCluster, NewTopic, Producer
-from tidegate.spark.connection import DataClient
-from tidegate.spark.cuts import take_cut
+from tidegate.spark.connecting.data_client import DataClient
+from tidegate.spark.reading.cuts import take_cut
 
 NODES = 3
 RETRY_TIMEOUT_MS = 60_000

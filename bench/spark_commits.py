@@ -23,7 +23,7 @@ from tidegate.client import LocalCluster, NewTopic
 from tidegate.client.blocking import Admin
 from tidegate.client.requests.transaction_requests import Identity
 from tidegate.proto import jobs_pb2 as pb
-from tidegate.spark.channels import Channels
+from tidegate.spark.connecting.channels import Channels
 from tidegate.spark.writing.attempt_producer import AttemptProducer
 from tidegate.spark.writing.jobs_client import JobsClient
 from tidegate.spark.writing.options import WriteOptions

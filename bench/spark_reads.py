@@ -39,9 +39,9 @@ from tidegate.client.administration.admin import Admin
 from tidegate.client.administration.descriptions import NewTopic
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.spark import local_session
-from tidegate.spark.batch_reader import TidegateReader
 from tidegate.spark.decoding import kernel_decoder
 from tidegate.spark.decoding.decode import Target, decode_batches
+from tidegate.spark.reading.batch_reader import TidegateReader
 from tidegate.spark.schema import spark_schema
 from tidegate.spark.session import stop_session
 from tidegate.spark.source import FORMAT, TidegateSource

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ..client.consuming.cut import Cut, CutError
-    from .counting import count_committed
-    from .cuts import cut
     from .decoding.decode import decoder_name
+    from .reading.counting import count_committed
+    from .reading.cuts import cut
     from .session import local_session
     from .source import register
 
 _MODULE_OF: Final = {
     "Cut": "..client.consuming.cut",
     "CutError": "..client.consuming.cut",
-    "count_committed": ".counting",
-    "cut": ".cuts",
+    "count_committed": ".reading.counting",
+    "cut": ".reading.cuts",
     "decoder_name": ".decoding.decode",
     "local_session": ".session",
     "register": ".source",

@@ -57,9 +57,9 @@ def count(
     from ..runtime import logs
     from ..runtime.tls import TlsError
     from ..security.client_security import SecurityError, read_security
-    from .connection import ReadError
-    from .counting import counts_of
+    from .connecting.errors import ReadError
     from .options import OptionError
+    from .reading.counting import counts_of
 
     logs.configure(level="ERROR")
     wanted = dict(_range(text) for text in ranges) if ranges else None

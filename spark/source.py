@@ -95,7 +95,7 @@ class TidegateSource(SentToExecutors, DataSource):
         """A reader of the columns that `schema` has.  Raises OptionError, SchemaError."""
         if isinstance(self._batch, OptionError):
             raise self._batch
-        from .batch_reader import TidegateReader
+        from .reading.batch_reader import TidegateReader
 
         return TidegateReader(self._batch, projected_columns(schema))
 

@@ -23,10 +23,12 @@ from ...client.consuming.cut import Cut
 from ...runtime.clock import Clock, SystemClock
 from ...runtime.logs import get
 from ...wire.errors import ErrorCode
-from ..connection import ID_UNKNOWN, DataClient, OffsetAnswer, ReadError, SplitRange, TopicView
-from ..cuts import take_cut
+from ..connecting.answers import OffsetAnswer, SplitRange, TopicView
+from ..connecting.data_client import ID_UNKNOWN, DataClient
+from ..connecting.errors import ReadError
 from ..options import LATEST, ReadOptions, StreamOptions
-from ..planning import (
+from ..reading.cuts import take_cut
+from ..reading.planning import (
     PlannedRange,
     ask_offsets,
     choose_partitions,

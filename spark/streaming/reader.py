@@ -23,8 +23,8 @@ from pyspark.sql.streaming.datasource import (
 from ...runtime.logs import get
 from ..executors import SentToExecutors
 from ..options import StreamOptions, client_security
-from ..planning import share_tasks
-from ..range_reader import RangePartition, RangeReader
+from ..reading.planning import share_tasks
+from ..reading.range_reader import RangePartition, RangeReader
 from .driver import StreamDriver
 from .group_commits import GroupCommits, kafka_committer
 from .offsets import Json, from_json, to_json

@@ -29,10 +29,11 @@ from uuid import UUID
 from ...client.consuming.cut import Cut, CutPartition, decided_since, unless_aborted
 from ...client.consuming.visibility import AtCut, Transaction
 from ...wire.errors import ErrorCode
-from ..connection import OffsetAnswer, ReadError, SplitRange, TopicView
+from ..connecting.answers import OffsetAnswer, SplitRange, TopicView
+from ..connecting.errors import ReadError
 from ..java_pattern import compile_java_pattern
 from ..options import Partitions, Pattern, ReadOptions, Selection, StreamOptions, Topics
-from ..planning import end_of_visible, list_partitions
+from ..reading.planning import end_of_visible, list_partitions
 from .offsets import Key, OffsetError, StreamOffset
 
 

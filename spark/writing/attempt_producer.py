@@ -33,7 +33,7 @@ from ...client.requests.transaction_requests import Identity, TransactionRequest
 from ...security.client_security import ClientSecurity
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import EncodedRecords
-from ..connection import UNKNOWN_TOPIC_TIMEOUT_S
+from ..connecting.retry import UNKNOWN_TOPIC_TIMEOUT_S
 from .encoding import NO_KEY, Encoder, key_hashes
 from .options import WriteOptions
 from .results import WriteError

@@ -21,9 +21,9 @@ from ...runtime.network import AnswersInHttp2
 from ...security.client_security import AuthenticationRefused, SecurityError
 from ...security.grpc_session import Metadata
 from ...wire.errors import ErrorCode
-from ..channels import Channels, has_failed_by_tls, protocol_advice
-from ..kafka_address import grpc_addresses
-from ..retry import RetryBudget
+from ..connecting.channels import Channels, has_failed_by_tls, protocol_advice
+from ..connecting.kafka_address import grpc_addresses
+from ..connecting.retry import RetryBudget
 from .results import Attempt, WriteError
 
 log = get(__name__)

@@ -24,10 +24,10 @@ from ...client.requests.transaction_requests import Identity
 from ...proto import jobs_pb2 as pb
 from ...runtime.logs import get
 from ...wire.errors import ErrorCode
-from ..channels import Channels
+from ..connecting.channels import Channels
 from ..executors import SentToExecutors
 from ..options import client_security
-from ..range_reader import log_as_a_worker
+from ..worker_logs import log_as_a_worker
 from ..worker_memory import keep_memory
 from .attempt import attempt_name, job_name, random_name, write_attempt
 from .attempt_producer import AttemptProducer

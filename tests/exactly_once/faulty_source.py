@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 from tidegate.proto import jobs_pb2 as pb
-from tidegate.spark.channels import Channels
+from tidegate.spark.connecting.channels import Channels
 from tidegate.spark.options import client_security
 from tidegate.spark.source import TidegateSource
 from tidegate.spark.writing.jobs_client import JobsClient

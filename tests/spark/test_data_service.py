@@ -27,8 +27,10 @@ from tidegate.proto import data_pb2_grpc
 from tidegate.proto.range_chunks import RecordsChunk
 from tidegate.runtime.disk import RealDisk
 from tidegate.runtime.network import bytes_taken, grpc_channel_blocking
-from tidegate.spark.connection import DataClient, LeaderView, ReadError, offset_query
-from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.spark.connecting.answers import LeaderView
+from tidegate.spark.connecting.data_client import DataClient, offset_query
+from tidegate.spark.connecting.errors import ReadError
+from tidegate.spark.reading.fetch import RangeRequest, fetch_range
 from tidegate.storage.cleaning.cleaner import CleaningResult, clean_now
 from tidegate.storage.log.lookup import OffsetRange, split_range
 from tidegate.wire.compression import Compression
@@ -532,13 +534,13 @@ def test_many_more_readers_than_turns_all_read_everything(
     end = max(offset for offset, _ in committed(steps)) + 1
     client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=120_000)
     client.describe(["flights"])
-    leader = client.known_leader("flights", 0)
+    leader = client.leaders.known("flights", 0)
     assert leader is not None
     client.close()
 
     def read_all(_: int) -> list[tuple[int, bytes | None]]:
         client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=120_000)
-        client.remember_leader("flights", 0, leader)
+        client.leaders.begin_with("flights", 0, leader)
         try:
             return read(client, 0, 0, end)
         finally:
@@ -688,7 +690,7 @@ def test_readers_that_take_their_chunks_slowly_do_not_end_one_another(
 
             def read_all(_: int) -> int:
                 client = DataClient([address], retry_timeout_ms=60_000)
-                client.remember_leader("flights", 0, leader)
+                client.leaders.begin_with("flights", 0, leader)
                 try:
                     return len(read(client, 0, 0, len(steps)))
                 finally:

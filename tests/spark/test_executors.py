@@ -61,7 +61,7 @@ def test_a_source_of_a_users_program_travels_by_value() -> None:
 
 def test_an_executor_without_a_dependency_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pickled = cloudpickle.dumps(SENT[1])
-    monkeypatch.delitem(sys.modules, "tidegate.spark.batch_reader")
+    monkeypatch.delitem(sys.modules, "tidegate.spark.reading.batch_reader")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(RuntimeError, match="has no package 'pyarrow'"):
         pickle.loads(pickled)

@@ -29,10 +29,12 @@ from tidegate.runtime.disk import RealFile
 from tidegate.runtime.file_sending import FilePart
 from tidegate.runtime.network import PortInUse, free_port, grpc_channel_blocking
 from tidegate.security.quotas import QuotaEntity, QuotaKind
-from tidegate.spark import range_connections
-from tidegate.spark.connection import DataClient, LeaderView, ReadError, StreamLost, offset_query
-from tidegate.spark.fetch import FetchedChunk, RangeRequest, fetch_range
-from tidegate.spark.retry import StallWatchdog
+from tidegate.spark.connecting import range_connections
+from tidegate.spark.connecting.answers import LeaderView
+from tidegate.spark.connecting.data_client import DataClient, offset_query
+from tidegate.spark.connecting.errors import ReadError, StreamLost
+from tidegate.spark.connecting.retry import StallWatchdog
+from tidegate.spark.reading.fetch import FetchedChunk, RangeRequest, fetch_range
 from tidegate.storage.log.bulk_read import BulkRead, begin_bulk_read
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -537,7 +539,7 @@ def test_a_chunk_that_comes_slowly_is_no_silence(
     clock = LeapingClock()
     client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=60_000, clock=clock)
     leader = LeaderView(1, -1, f"127.0.0.1:{cluster.nodes[1].port}")
-    client.remember_leader("flights", 0, leader)
+    client.leaders.begin_with("flights", 0, leader)
     ranges, port = cluster.nodes[1].ranges, cluster.nodes[1].ranges.port
     pieces, chunk = 6, STORED + chunk_of(cluster) + bytes(6 * PIECE_BYTES)
 
@@ -600,7 +602,7 @@ def test_a_silent_node_is_given_up(cluster: ServedCluster) -> None:
     clock = LeapingClock()
     client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=60_000, clock=clock)
     leader = LeaderView(1, -1, f"127.0.0.1:{cluster.nodes[1].port}")
-    client.remember_leader("flights", 0, leader)
+    client.leaders.begin_with("flights", 0, leader)
     with scripted(cluster, then_silent=True):
         stream = client.open_stream("flights", TOPIC_ID.bytes, 0, 0, 10, read_committed=True)
         leap = threading.Timer(0.2, lambda: setattr(clock, "leapt_s", 61.0))

@@ -39,8 +39,9 @@ from tidegate.security.principals import Principal
 from tidegate.security.records import SecurityRecords
 from tidegate.security.scram import ScramMechanism, credential_of
 from tidegate.security.session_tokens import AUTHENTICATE, MECHANISM_KEY, SessionTokens
-from tidegate.spark.connection import DataClient, ReadError, offset_query
-from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.spark.connecting.data_client import DataClient, offset_query
+from tidegate.spark.connecting.errors import ReadError
+from tidegate.spark.reading.fetch import RangeRequest, fetch_range
 from tidegate.spark.session import local_session
 from tidegate.tests.certificates import Authority
 from tidegate.tests.grpc_access import access, bearer_keys

@@ -21,14 +21,16 @@ from tidegate.client.consuming.visibility import AtCut
 from tidegate.runtime.clock import ManualClock
 from tidegate.security.client_security import ClientSecurity
 from tidegate.security.grpc_session import GrpcSession
-from tidegate.spark import range_reader, worker_memory
-from tidegate.spark.channels import Channels
-from tidegate.spark.connection import LeaderView
+from tidegate.spark import worker_logs, worker_memory
+from tidegate.spark.connecting.answers import LeaderView
+from tidegate.spark.connecting.channels import Channels
+from tidegate.spark.connecting.leaders import Leaders
 from tidegate.spark.decoding.decompression import Budget
-from tidegate.spark.fetch import RangeRequest
 from tidegate.spark.options import ReadOptions, Topics
-from tidegate.spark.planning import PlannedRange
-from tidegate.spark.range_reader import (
+from tidegate.spark.reading import range_reader
+from tidegate.spark.reading.fetch import RangeRequest
+from tidegate.spark.reading.planning import PlannedRange
+from tidegate.spark.reading.range_reader import (
     RangePartition,
     RangeReader,
     empty_rows,
@@ -110,7 +112,7 @@ class TestSessions:
             given.append(f"Session {len(given)}")
             return GrpcSession((("authorization", given[-1]),), 100.0)
 
-        monkeypatch.setattr("tidegate.spark.channels.authenticate", authenticate)
+        monkeypatch.setattr("tidegate.spark.connecting.channels.authenticate", authenticate)
         self.clock = ManualClock()
         security = ClientSecurity("SASL_PLAINTEXT", mechanism="SCRAM-SHA-512", username="alice", password="x")
         channels = Channels(channels_max=1, security=security, clock=self.clock)
@@ -230,11 +232,11 @@ def test_no_batch_has_more_rows_than_its_most() -> None:
 
 def test_a_log_of_the_users_program_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     configured: list[str] = []
-    monkeypatch.setattr(range_reader, "configure", lambda *, level: configured.append(level))
+    monkeypatch.setattr(worker_logs, "configure", lambda *, level: configured.append(level))
     root = logging.getLogger()
     for handlers, levels in (([logging.NullHandler()], []), ([], ["WARNING"])):
         monkeypatch.setattr(root, "handlers", handlers)
-        range_reader.log_as_a_worker()
+        worker_logs.log_as_a_worker()
         assert configured == levels
 
 
@@ -242,11 +244,8 @@ class Client:
     """What a task does with its client, which reads nothing."""
 
     def __init__(self) -> None:
-        self.leaders: list[tuple[str, int, LeaderView]] = []
+        self.leaders = Leaders()
         self.is_closed = False
-
-    def remember_leader(self, topic: str, partition: int, leader: LeaderView) -> None:
-        self.leaders.append((topic, partition, leader))
 
     def close(self) -> None:
         self.is_closed = True
@@ -277,7 +276,7 @@ def test_a_task_reads_what_was_planned_with_the_options_of_its_read(
         RangeRequest("t", bytes(16), 0, 2, 9, read_committed, fail_on_data_loss, at_cut),
         RangeRequest("t", bytes(16), 1, 0, 4, read_committed, fail_on_data_loss),
     ]
-    assert client.leaders == [("t", 0, leader)]
+    assert [client.leaders.known("t", number) for number in (0, 1)] == [leader, None]
     assert client.is_closed
 
 
@@ -406,7 +405,9 @@ def test_a_read_does_not_import_pandas() -> None:
 
 def test_a_read_does_not_import_the_codec_of_kafkas_messages() -> None:
     """Half a second and hundreds of modules, in each of the processes that Spark begins for a first read."""
-    program = "import sys, tidegate.spark.batch_reader; print({'kio', 'hypothesis'} & sys.modules.keys())"
+    program = (
+        "import sys, tidegate.spark.reading.batch_reader; print({'kio', 'hypothesis'} & sys.modules.keys())"
+    )
     assert run_python(program) == "set()"
 
 

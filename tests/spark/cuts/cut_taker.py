@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from tidegate.proto import cuts_pb2 as pb
 from tidegate.proto import cuts_pb2_grpc
-from tidegate.spark.connection import ERROR_DETAIL_KEY
+from tidegate.spark.connecting.errors import ERROR_DETAIL_KEY
 from tidegate.wire.errors import ErrorCode
 
 from ..served import ServedCluster

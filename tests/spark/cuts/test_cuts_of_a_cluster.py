@@ -17,10 +17,10 @@ from tidegate.client.blocking import Producer
 from tidegate.client.command_line import build
 from tidegate.client.consuming.cut import Cut, Order
 from tidegate.spark import count_committed, cut
-from tidegate.spark.connection import DataClient
-from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.spark.connecting.data_client import DataClient
 from tidegate.spark.options import parse_options, parse_stream_options
-from tidegate.spark.planning import PlannedRange, plan
+from tidegate.spark.reading.fetch import RangeRequest, fetch_range
+from tidegate.spark.reading.planning import PlannedRange, plan
 from tidegate.spark.streaming.driver import StreamDriver
 from tidegate.spark.streaming.offsets import StreamOffset, from_json, to_json
 from tidegate.tests.eventually import eventually

@@ -12,13 +12,14 @@ from uuid import UUID
 
 import pytest
 from tidegate.client.consuming.cut import Cut, CutTopic, Order
-from tidegate.spark.connection import DataClient, ReadError
-from tidegate.spark.counting import count_committed, count_range
-from tidegate.spark.cuts import cut as take
-from tidegate.spark.cuts import take_cut
-from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.spark.connecting.data_client import DataClient
+from tidegate.spark.connecting.errors import ReadError
 from tidegate.spark.options import OptionError, ReadOptions, parse_options, parse_stream_options
-from tidegate.spark.planning import PlannedRange, plan
+from tidegate.spark.reading.counting import count_committed, count_range
+from tidegate.spark.reading.cuts import cut as take
+from tidegate.spark.reading.cuts import take_cut
+from tidegate.spark.reading.fetch import RangeRequest, fetch_range
+from tidegate.spark.reading.planning import PlannedRange, plan
 from tidegate.spark.streaming import driver as streaming_driver
 from tidegate.spark.streaming.driver import StreamDriver
 from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_json, to_json

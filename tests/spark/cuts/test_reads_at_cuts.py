@@ -13,10 +13,11 @@ from tidegate.client.consuming.visibility import AtCut
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.runtime.network import grpc_channel_blocking
-from tidegate.spark import connection
-from tidegate.spark.connection import DataClient, ReadError
-from tidegate.spark.counting import count_range
-from tidegate.spark.fetch import RangeRequest, fetch_range
+from tidegate.spark.connecting import data_client
+from tidegate.spark.connecting.data_client import DataClient
+from tidegate.spark.connecting.errors import ReadError
+from tidegate.spark.reading.counting import count_range
+from tidegate.spark.reading.fetch import RangeRequest, fetch_range
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import ControlType, decode_batch
 
@@ -131,7 +132,7 @@ def test_the_records_above_the_high_watermark_are_waited_for(client: DataClient)
 
 def test_a_node_that_knows_no_cuts_is_noticed(client: DataClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the isolation for READ_UNCOMMITTED, and would show aborted records."""
-    monkeypatch.setattr(connection, "_isolation", lambda read_committed, at_cut=None: pb.READ_UNCOMMITTED)
+    monkeypatch.setattr(data_client, "_isolation", lambda read_committed, at_cut=None: pb.READ_UNCOMMITTED)
     for ask in (read, count_range):
         with pytest.raises(ReadError) as refused:
             ask(client, asked(0, 0, 10, AtCut()))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate.client.consuming.cut import Cut, CutPartition, CutTopic, unless_aborted
 from tidegate.spark.options import parse_stream_options
-from tidegate.spark.planning import limits_at_cut
+from tidegate.spark.reading.planning import limits_at_cut
 from tidegate.spark.streaming.offsets import OffsetError, StreamOffset, from_json, to_json
 from tidegate.spark.streaming.triggers import (
     Seen,

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from tidegate.runtime.clock import ManualClock
-from tidegate.spark.connection import DataClient, ReadError, TopicView
+from tidegate.spark.connecting.answers import TopicView
+from tidegate.spark.connecting.data_client import DataClient
+from tidegate.spark.connecting.errors import ReadError
 from tidegate.spark.options import OptionError, parse_stream_options
 from tidegate.spark.streaming.driver import StreamDriver
 from tidegate.spark.streaming.group_commits import GroupCommits
@@ -146,7 +148,7 @@ def test_a_node_that_lags_is_no_alarm_to_the_official_connectors_checkpoint(
 def test_a_partition_of_the_official_connector_that_no_node_knows_is_gone(
     scripted: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.spark.connection.UNKNOWN_TOPIC_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("tidegate.spark.connecting.data_client.UNKNOWN_TOPIC_TIMEOUT_S", 0.1)
     at = from_json({"flights": {"0": 3, "9": 5}})
     with pytest.raises(ReadError, match="'flights' has no partition 9"):
         driver(scripted.endpoints[0]).latest(at, unlimited=False)

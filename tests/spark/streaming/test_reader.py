@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from tidegate.security.client_security import ClientSecurity
 from tidegate.spark.options import parse_stream_options
-from tidegate.spark.range_reader import RangePartition
+from tidegate.spark.reading.range_reader import RangePartition
 from tidegate.spark.streaming import reader as stream_reader
 from tidegate.spark.streaming.driver import StreamDriver
 from tidegate.spark.streaming.group_commits import GroupCommits
@@ -153,7 +153,7 @@ def test_leaders_estimate_what_is_read_and_not_what_is_counted(
     (task,) = reader.partitions(start, reader.latestOffset(start, ALL))
     assert asked == [reads_data]
     if not reads_data:
-        monkeypatch.setattr("tidegate.spark.range_reader.count_range", lambda *_: 30)
+        monkeypatch.setattr("tidegate.spark.reading.range_reader.count_range", lambda *_: 30)
     assert sum(batch.num_rows for batch in reader.read(task)) == 30
 
 

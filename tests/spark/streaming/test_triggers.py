@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.spark.connection import OffsetAnswer, ReadError, SplitRange, TopicView
+from tidegate.spark.connecting.answers import OffsetAnswer, SplitRange, TopicView
+from tidegate.spark.connecting.errors import ReadError
 from tidegate.spark.options import Partitions, Pattern, ReadOptions, StreamOptions, Topics
 from tidegate.spark.streaming.offsets import OffsetError, StreamOffset
 from tidegate.spark.streaming.triggers import (

@@ -12,7 +12,7 @@ import pytest
 from tidegate.client.requests.transaction_requests import Identity
 from tidegate.coordinator.transaction.jobs import UNNAMED
 from tidegate.proto import jobs_pb2 as pb
-from tidegate.spark.channels import Channels
+from tidegate.spark.connecting.channels import Channels
 from tidegate.spark.writing.attempt import Renewal, attempt_name, job_name, random_name, write_attempt
 from tidegate.spark.writing.jobs_client import JobsClient
 from tidegate.spark.writing.options import WriteOptions

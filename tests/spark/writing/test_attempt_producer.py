@@ -21,8 +21,8 @@ from tidegate.client.producing.accumulator import RECORD_OVERHEAD_BYTES, Accumul
 from tidegate.client.producing.partitioner import partition_of_key
 from tidegate.client.requests.transaction_requests import Identity
 from tidegate.proto import jobs_pb2 as pb
-from tidegate.spark.channels import Channels
-from tidegate.spark.connection import UNKNOWN_TOPIC_TIMEOUT_S
+from tidegate.spark.connecting.channels import Channels
+from tidegate.spark.connecting.retry import UNKNOWN_TOPIC_TIMEOUT_S
 from tidegate.spark.writing.attempt_producer import AttemptProducer
 from tidegate.spark.writing.jobs_client import JobsClient
 from tidegate.spark.writing.options import parse_write_options

@@ -11,8 +11,8 @@ import pytest
 from tidegate.proto import jobs_pb2 as pb
 from tidegate.security.client_security import SecurityError
 from tidegate.security.grpc_session import Metadata
-from tidegate.spark.channels import Channels
-from tidegate.spark.kafka_address import grpc_addresses
+from tidegate.spark.connecting.channels import Channels
+from tidegate.spark.connecting.kafka_address import grpc_addresses
 from tidegate.spark.writing.jobs_client import ABORT_PATIENCE_MS, CALL_TIMEOUT_S, JobsClient
 from tidegate.spark.writing.results import Attempt, WriteError
 from tidegate.wire.errors import ErrorCode

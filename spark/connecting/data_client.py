@@ -9,151 +9,40 @@ have been created a moment ago; otherwise it was deleted.
 
 A stream has no deadline as a whole.  The client cancels it when it waits for the next chunk and the node is
 silent for STALL_TIMEOUT_S; the time in which the consumer processes a chunk does not count.
-
-The client retries when a node cannot be reached or ends during the call, and for the Kafka errors that a
-later attempt can cure (a moved leader, an offset that a new leader does not know as committed yet).  All
-other errors are final at once.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import grpc
 
-from ..client.consuming.visibility import AtCut
-from ..proto import data_pb2, data_pb2_grpc
-from ..proto.range_chunks import READ_RANGE, RecordsChunk, parse
-from ..runtime.clock import Clock, SystemClock
-from ..runtime.logs import get
-from ..runtime.network import AnswersInHttp2
-from ..security.client_security import AuthenticationRefused, ClientSecurity, SecurityError
-from ..security.grpc_session import Metadata
-from ..wire.errors import ErrorCode
-from .channels import Channels, has_failed_by_tls, protocol_advice
-from .kafka_address import grpc_addresses
+from ...client.consuming.visibility import AtCut
+from ...proto import data_pb2, data_pb2_grpc
+from ...proto.range_chunks import READ_RANGE, RecordsChunk, parse
+from ...runtime.clock import Clock, SystemClock
+from ...security.client_security import ClientSecurity
+from ...security.grpc_session import Metadata
+from ...wire.errors import ErrorCode
+from .answers import LeaderView, OffsetAnswer, SplitRange, TopicView, leader_view
+from .channels import Channels
+from .errors import CURABLE, TOPIC_UNKNOWN, Problem, ReadError, problem_of_detail, problem_of_partition
+from .leaders import Leaders
+from .nodes import Nodes, Reply
 from .range_connections import RangeConnection, RangeConnectionLost, RangeRefused
-from .retry import RetryBudget, StallWatchdog
+from .retry import UNKNOWN_TOPIC_TIMEOUT_S, RetryBudget, StallWatchdog
 
-log = get(__name__)
-
-Reply = TypeVar("Reply")
 Key = tuple[str, int]  # topic, partition
 
-ERROR_DETAIL_KEY = "tidegate-error-bin"
 CALL_TIMEOUT_S = 30.0
 DESCRIBE_TIMEOUT_S = 5.0  # any node can answer, so the client soon tries another one
 # the first count of a log from an older version takes long, and continues with the next request
 COUNT_TIMEOUT_S = 60.0
-UNKNOWN_TOPIC_TIMEOUT_S = 5.0  # a topic made a moment ago may be unknown to the node that is asked
 STALL_TIMEOUT_MIN_S = 5.0
 STALL_TIMEOUT_S = 60.0  # how long to wait for a silent leader; then the client cancels the stream and resumes
 ID_UNKNOWN = b""  # stands for whichever topic has the name
 NAMED_AT_ONCE = 1_000  # topics of one DescribeTopics that looks for missing ones
 PLANNED_AT_ONCE = 1_000  # partitions of one PlanManyRanges
-
-_CURABLE = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-    }
-)
-_TOPIC_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-_LOST = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.INTERNAL,  # a killed server resets the stream; gRPC reports this code or the next
-        grpc.StatusCode.UNKNOWN,
-    }
-)
-
-
-class ReadError(Exception):
-    """A read that cannot continue.  `code` is Kafka's; `log_start_offset` is set when records below it are
-    deleted (else -1)."""
-
-    def __init__(self, code: ErrorCode, message: str, log_start_offset: int = -1) -> None:
-        message = _without_code(code, message)
-        super().__init__(f"{code.name}: {message}" if message else code.name)
-        self.code = code
-        self.log_start_offset = log_start_offset
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ReadError, (self.code, str(self), self.log_start_offset)
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderView:
-    """The client's view of a partition's leader."""
-
-    node_id: int
-    leader_epoch: int
-    endpoint: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicView:
-    """A topic, as one node described it."""
-
-    name: str
-    topic_id: bytes
-    internal: bool
-    partitions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAnswer:
-    """One leader's answer about one partition; `offset` is -1 when no record matched a timestamp."""
-
-    offset: int
-    log_start_offset: int
-    last_stable_offset: int
-    high_watermark: int
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRange:
-    """Part of a partition; its inner boundaries are batch boundaries."""
-
-    start: int
-    end: int
-    bytes_estimated: int
-    decompressed_estimated: int = 0  # 0: not known
-
-
-@dataclass(slots=True)
-class _Problem:
-    """Why an attempt failed, and whether another one can succeed."""
-
-    code: ErrorCode
-    message: str
-    curable: bool
-    leader: LeaderView | None = None
-    log_start_offset: int = -1
-    topic_unknown: bool = False  # a node's metadata do not have the topic, not only the node as replica
-    method_unknown: bool = False  # a node of an older version does not know the method
-    is_of_tls: bool = False  # another node of the list may have a certificate that is right
-
-    def error(self) -> ReadError:
-        return ReadError(self.code, self.message, self.log_start_offset)
 
 
 class DataClient:
@@ -170,40 +59,24 @@ class DataClient:
     ) -> None:
         """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port; with `security` gRPC
         listeners.  `close` does not close passed `channels`, which were made with the same `security`."""
-        self._is_secured = security is not None and security.protocol != "PLAINTEXT"
-        self._bootstrap = tuple(bootstrap)
-        # gRPC endpoints by Kafka listener of the bootstrap list
-        self._grpc_of: dict[str, tuple[str, ...]] = {}
-        # from the cluster's answers; the bootstrap list stays as a fallback
-        self._endpoints: tuple[str, ...] = ()
-        self._described_by = 0  # which of them is asked first for topics
         self._clock = clock or SystemClock()
         self._retry_timeout_s = retry_timeout_ms / 1000
         # Half of the retry timeout, so that some is left for another leader.
         self._stall_timeout_s = min(STALL_TIMEOUT_S, max(STALL_TIMEOUT_MIN_S, self._retry_timeout_s / 2))
         self._own_channels = None if channels is not None else Channels(security=security)
         self._channels = channels or self._own_channels or Channels()
-        self._leaders: dict[tuple[str, int], LeaderView] = {}
-        self._unreachable: set[str] = set()
+        is_secured = security is not None and security.protocol != "PLAINTEXT"
+        self._nodes = Nodes(bootstrap, self._channels, is_secured=is_secured)
+        self.leaders = Leaders()
 
     def close(self) -> None:
         """Closes its own channels; running calls on them end."""
         if self._own_channels is not None:
             self._own_channels.close()
-        for endpoint in self._unreachable:
-            self._channels.drop(endpoint)  # a channel kept from task to task must not try to connect for ever
+        self._nodes.close()
 
     def retry_budget(self) -> RetryBudget:
         return RetryBudget(self._clock, self._retry_timeout_s, UNKNOWN_TOPIC_TIMEOUT_S)
-
-    def known_leader(self, topic: str, partition: int) -> LeaderView | None:
-        """The leader of the last request; a task begins with it."""
-        return self._leaders.get((topic, partition))
-
-    def remember_leader(self, topic: str, partition: int, leader: LeaderView) -> None:
-        """Takes `known_leader` of the driver; if another node leads by then, the first call gets the new
-        leader."""
-        self._leaders[topic, partition] = leader
 
     # Topics
 
@@ -214,11 +87,8 @@ class DataClient:
             found, problem = self._describe_once(names)
             if problem is None:
                 return found
-            self._described_by += 1
-            if not problem.curable or not budget.wait(
-                topic_unknown=problem.topic_unknown, reason=problem.message
-            ):
-                raise problem.error()
+            self._nodes.begin_with_next()
+            _wait_or_raise(budget, problem)
 
     def describe_existing(
         self, names: Sequence[str], expected: Mapping[str, bytes], partitions: Iterable[Key] = ()
@@ -245,7 +115,7 @@ class DataClient:
                 return found
             if problem is not None and not problem.curable:
                 raise problem.error()
-            self._described_by += 1
+            self._nodes.begin_with_next()
             if not budget.wait(topic_unknown=lagging, reason=problem and problem.message):
                 if problem is not None:
                     raise problem.error()
@@ -253,28 +123,28 @@ class DataClient:
 
     def _describe_once(
         self, names: Sequence[str], *, only_existing: bool = False
-    ) -> tuple[dict[str, TopicView], _Problem | None]:
+    ) -> tuple[dict[str, TopicView], Problem | None]:
         def ask(channel: grpc.Channel, shown: Metadata) -> data_pb2.DescribeTopicsReply:
             request = data_pb2.DescribeTopicsRequest(topics=names)
             return data_pb2_grpc.DataStub(channel).DescribeTopics(
                 request, timeout=DESCRIBE_TIMEOUT_S, metadata=shown
             )
 
-        reply, problem = self._of_first(ask)
+        reply, problem = self._nodes.ask_any(ask)
         if reply is None:
             return {}, problem
-        self._endpoints = tuple(reply.endpoints)
+        self._nodes.learn(reply.endpoints)
         found, problem = self._learn(reply, only_existing=only_existing)
         if problem is None and not only_existing and (left_out := set(names) - found.keys()):
             message = f"a node said nothing about topic {min(left_out)!r}"
-            return {}, _Problem(ErrorCode.UNKNOWN_SERVER_ERROR, message, curable=True)
+            return {}, Problem(ErrorCode.UNKNOWN_SERVER_ERROR, message, curable=True)
         return found, problem
 
     def of_any_node(self, ask: Callable[[grpc.Channel, Metadata], Reply], what: str) -> Reply:
         """The answer of some node to an idempotent call about `what`.  Raises ReadError."""
         budget = self.retry_budget()
         while True:
-            reply, problem = self._of_first(ask)
+            reply, problem = self._nodes.ask_any(ask)
             if reply is not None:
                 return reply
             assert problem is not None
@@ -283,63 +153,26 @@ class DataClient:
                     ErrorCode.UNSUPPORTED_VERSION, f"the nodes are of a version without {what}: upgrade them"
                 )
             if not problem.curable or not budget.wait(
-                topic_unknown=problem.code in _TOPIC_UNKNOWN, reason=problem.message
+                topic_unknown=problem.code in TOPIC_UNKNOWN, reason=problem.message
             ):
                 raise problem.error()
 
-    def _of_first(
-        self, ask: Callable[[grpc.Channel, Metadata], Reply]
-    ) -> tuple[Reply | None, _Problem | None]:
-        """One round over all known nodes, until one answers."""
-        problem: _Problem | None = None
-        given = itertools.chain.from_iterable(self._grpc_of.get(each, (each,)) for each in self._bootstrap)
-        left = deque(dict.fromkeys((*self._endpoints, *given)))
-        left.rotate(-self._described_by)
-        while left:
-            endpoint = left.popleft()
-            try:
-                return ask(self._channels.to(endpoint), self._shown(endpoint)), None
-            except grpc.RpcError as failure:
-                found = self._problem_of(failure, endpoint)
-                if problem is None or not (problem.curable and found.is_of_tls):
-                    problem = found
-                if (
-                    endpoint in self._bootstrap
-                    and found.code == ErrorCode.NETWORK_EXCEPTION
-                    and not self._endpoints
-                ):
-                    left.extend(self._behind(endpoint))
-        assert problem is not None, "the bootstrap list is never empty"
-        return None, problem
-
-    def _behind(self, endpoint: str) -> tuple[str, ...]:
-        """The gRPC endpoints to use when the bootstrap address is a Kafka listener."""
-        if self._is_secured:
-            return ()
-        try:
-            found = grpc_addresses(endpoint)
-        except AnswersInHttp2:
-            return ()
-        if found:
-            self._grpc_of[endpoint] = found
-        return found
-
     def _learn(
         self, reply: data_pb2.DescribeTopicsReply, *, only_existing: bool
-    ) -> tuple[dict[str, TopicView], _Problem | None]:
+    ) -> tuple[dict[str, TopicView], Problem | None]:
         found: dict[str, TopicView] = {}
         for topic in reply.topics:
             if topic.error_code:
                 code = ErrorCode.from_wire(topic.error_code)
-                if only_existing and code in _TOPIC_UNKNOWN:
+                if only_existing and code in TOPIC_UNKNOWN:
                     continue
                 if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                    return {}, _Problem(code, f"no right to DESCRIBE topic {topic.name!r}", curable=False)
-                return {}, _Problem(
-                    code, f"topic {topic.name!r} does not exist", code in _CURABLE, topic_unknown=True
+                    return {}, Problem(code, f"no right to DESCRIBE topic {topic.name!r}", curable=False)
+                return {}, Problem(
+                    code, f"topic {topic.name!r} does not exist", code in CURABLE, topic_unknown=True
                 )
             for partition in topic.partitions:
-                self._note_leader(topic.name, partition.partition, _leader_view(partition.leader))
+                self.leaders.note(topic.name, partition.partition, leader_view(partition.leader))
             numbers = tuple(sorted(partition.partition for partition in topic.partitions))
             found[topic.name] = TopicView(topic.name, topic.topic_id, topic.internal, numbers)
         return found, None
@@ -355,15 +188,8 @@ class DataClient:
         budget = self.retry_budget()
         while left:
             problem = self._offsets_once(topic, left, answers, read_committed)
-            if (
-                left
-                and problem is not None
-                and (
-                    not problem.curable
-                    or not budget.wait(topic_unknown=problem.topic_unknown, reason=problem.message)
-                )
-            ):
-                raise problem.error()
+            if left and problem is not None:
+                _wait_or_raise(budget, problem)
         return answers
 
     def _offsets_once(
@@ -372,9 +198,9 @@ class DataClient:
         left: dict[int, data_pb2.OffsetQuery],
         answers: dict[int, OffsetAnswer],
         read_committed: bool,
-    ) -> _Problem | None:
+    ) -> Problem | None:
         """One round over all leaders; moves answered partitions from `left` to `answers`."""
-        last: _Problem | None = None
+        last: Problem | None = None
         by_leader: dict[str, list[data_pb2.OffsetQuery]] = {}
         for partition, query in left.items():
             leader, problem = self._leader(topic.name, partition)
@@ -388,27 +214,27 @@ class DataClient:
                 topic=topic.name, topic_id=topic.topic_id, isolation=_isolation(read_committed), queries=asked
             )
             try:
-                reply = self._stub(endpoint).Offsets(
-                    request, timeout=CALL_TIMEOUT_S, metadata=self._shown(endpoint)
+                reply = self._nodes.stub(endpoint).Offsets(
+                    request, timeout=CALL_TIMEOUT_S, metadata=self._nodes.shown(endpoint)
                 )
             except grpc.RpcError as failure:
-                last = self._problem_of(failure, endpoint)
+                last = self._nodes.problem_of(failure, endpoint)
                 for query in asked:
-                    self._forget(topic.name, query.partition, last)
+                    self.leaders.forget(topic.name, query.partition, last)
                 if not last.curable:
                     return last
                 continue
             for entry in reply.offsets:
                 if entry.error_code:
-                    last = _partition_problem(topic.name, entry)
-                    self._forget(topic.name, entry.partition, last)
+                    last = problem_of_partition(topic.name, entry)
+                    self.leaders.forget(topic.name, entry.partition, last)
                     if not last.curable:
                         return last
                 elif left.pop(entry.partition, None) is not None:
                     answers[entry.partition] = OffsetAnswer(
                         entry.offset, entry.log_start_offset, entry.last_stable_offset, entry.high_watermark
                     )
-        return last or _Problem(
+        return last or Problem(
             ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic.name}: a query was not answered", curable=False
         )
 
@@ -463,11 +289,8 @@ class DataClient:
             problem = self._plan_once(topics, left, found, estimate_decompressed)
             if len(left) < before:
                 budget.renew()
-            elif problem is not None and (
-                not problem.curable
-                or not budget.wait(topic_unknown=problem.topic_unknown, reason=problem.message)
-            ):
-                raise problem.error()
+            elif problem is not None:
+                _wait_or_raise(budget, problem)
         return {key: found[key] for key in wanted}
 
     def _plan_once(
@@ -476,9 +299,9 @@ class DataClient:
         left: dict[Key, data_pb2.PlanRangesRequest],
         found: dict[Key, list[SplitRange]],
         estimate_decompressed: bool,
-    ) -> _Problem | None:
+    ) -> Problem | None:
         """One round over all leaders; moves answered partitions from `left` to `found`."""
-        last: _Problem | None = None
+        last: Problem | None = None
         by_leader: dict[str, list[Key]] = {}
         for key, request in left.items():
             leader, problem = self._leader(*key)
@@ -512,26 +335,26 @@ class DataClient:
         together: data_pb2.PlanManyRangesRequest,
         left: dict[Key, data_pb2.PlanRangesRequest],
         found: dict[Key, list[SplitRange]],
-    ) -> _Problem | None:
+    ) -> Problem | None:
         try:
-            reply = self._stub(endpoint).PlanManyRanges(
-                together, timeout=CALL_TIMEOUT_S, metadata=self._shown(endpoint)
+            reply = self._nodes.stub(endpoint).PlanManyRanges(
+                together, timeout=CALL_TIMEOUT_S, metadata=self._nodes.shown(endpoint)
             )
         except grpc.RpcError as failure:
-            problem = self._problem_of(failure, endpoint)
+            problem = self._nodes.problem_of(failure, endpoint)
             if not problem.method_unknown:
                 for request in together.partitions:
-                    self._forget(request.topic, request.partition, problem)
+                    self.leaders.forget(request.topic, request.partition, problem)
             return problem
-        last: _Problem | None = None
+        last: Problem | None = None
         if not reply.partitions:
-            return _Problem(ErrorCode.UNKNOWN_SERVER_ERROR, f"{endpoint} planned no range", curable=True)
+            return Problem(ErrorCode.UNKNOWN_SERVER_ERROR, f"{endpoint} planned no range", curable=True)
         # a leader may answer only a prefix
         for request, answer in zip(together.partitions, reply.partitions, strict=False):
             if answer.error_code:
-                last = _partition_problem(request.topic, answer)
+                last = problem_of_partition(request.topic, answer)
                 last.log_start_offset = answer.log_start_offset
-                self._forget(request.topic, request.partition, last)
+                self.leaders.forget(request.topic, request.partition, last)
                 if not last.curable:
                     return last
             else:
@@ -617,16 +440,13 @@ class DataClient:
             leader, problem = self._leader(topic, partition)
             if leader is not None:
                 try:
-                    shown = self._shown(leader.endpoint)
-                    return ask(self._stub(leader.endpoint), leader.leader_epoch, shown)
+                    shown = self._nodes.shown(leader.endpoint)
+                    return ask(self._nodes.stub(leader.endpoint), leader.leader_epoch, shown)
                 except grpc.RpcError as failure:
-                    problem = self._problem_of(failure, leader.endpoint)
-                    self._forget(topic, partition, problem)
-            if problem is not None and (
-                not problem.curable
-                or not budget.wait(topic_unknown=problem.topic_unknown, reason=problem.message)
-            ):
-                raise problem.error()
+                    problem = self._nodes.problem_of(failure, leader.endpoint)
+                    self.leaders.forget(topic, partition, problem)
+            if problem is not None:
+                _wait_or_raise(budget, problem)
 
     def open_stream(
         self,
@@ -646,7 +466,7 @@ class DataClient:
         leader, problem = self._leader(topic, partition)
         if leader is None:
             assert problem is not None
-            raise StreamLost(problem.error(), problem.topic_unknown) if problem.curable else problem.error()
+            raise problem.error_of_stream()
         request = data_pb2.ReadRangeRequest(
             topic=topic,
             topic_id=topic_id,
@@ -659,11 +479,11 @@ class DataClient:
             settled_end=None if at_cut is None else at_cut.settled_end,
         )
         try:
-            shown = self._shown(leader.endpoint)
+            shown = self._nodes.shown(leader.endpoint)
         except grpc.RpcError as failure:
-            problem = self._problem_of(failure, leader.endpoint)
-            self._forget(topic, partition, problem)
-            raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
+            problem = self._nodes.problem_of(failure, leader.endpoint)
+            self.leaders.forget(topic, partition, problem)
+            raise problem.error_of_stream() from None
         channel = self._channels.to(leader.endpoint)
         connection = self._channels.ranges.take(leader.endpoint, channel, shown)
         if connection is None:
@@ -686,10 +506,12 @@ class DataClient:
                     return
                 yield chunk
         except RangeRefused as refused:
-            problem = self._judged(_problem_of_detail(refused.detail), endpoint)
+            problem = self._nodes.judged(problem_of_detail(refused.detail), endpoint)
         except RangeConnectionLost as lost:
             message = f"{endpoint}: the connection for ranges was lost: {lost}"
-            problem = self._judged(_Problem(ErrorCode.NETWORK_EXCEPTION, message, curable=True), endpoint)
+            problem = self._nodes.judged(
+                Problem(ErrorCode.NETWORK_EXCEPTION, message, curable=True), endpoint
+            )
             if watch.has_stalled:
                 problem = self._silent(endpoint)
             ranges.drop(endpoint)  # others may be as dead
@@ -698,8 +520,8 @@ class DataClient:
         finally:
             watch.close()
             ranges.give_back(endpoint, connection)
-        self._forget(request.topic, request.partition, problem)
-        raise StreamLost(problem.error()) if problem.curable else problem.error()
+        self.leaders.forget(request.topic, request.partition, problem)
+        raise problem.error_of_stream()
 
     def _over_grpc(
         self, channel: grpc.Channel, endpoint: str, request: data_pb2.ReadRangeRequest, shown: Metadata
@@ -715,80 +537,33 @@ class DataClient:
                     return
                 yield chunk
         except grpc.RpcError as failure:
-            problem = self._problem_of(failure, endpoint)
+            problem = self._nodes.problem_of(failure, endpoint)
             if watch.has_stalled:
                 problem = self._silent(endpoint)
-            self._forget(request.topic, request.partition, problem)
-            raise (StreamLost(problem.error()) if problem.curable else problem.error()) from None
+            self.leaders.forget(request.topic, request.partition, problem)
+            raise problem.error_of_stream() from None
         finally:
             watch.close()
             call.cancel()  # without effect on a call that has ended
 
-    def _silent(self, endpoint: str) -> _Problem:
+    def _silent(self, endpoint: str) -> Problem:
         message = f"{endpoint} was silent for {self._stall_timeout_s:g} s"
-        return _Problem(ErrorCode.REQUEST_TIMED_OUT, message, curable=True)
+        return Problem(ErrorCode.REQUEST_TIMED_OUT, message, curable=True)
 
     # Leaders
 
-    def _leader(self, topic: str, partition: int) -> tuple[LeaderView | None, _Problem | None]:
-        known = self._leaders.get((topic, partition))
+    def _leader(self, topic: str, partition: int) -> tuple[LeaderView | None, Problem | None]:
+        known = self.leaders.known(topic, partition)
         if known is None:
             _, problem = self._describe_once([topic])
             if problem is not None:
                 return None, problem
-            known = self._leaders.get((topic, partition))
+            known = self.leaders.known(topic, partition)
         if known is None:
-            return None, _Problem(
+            return None, Problem(
                 ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader at present", curable=True
             )
         return known, None
-
-    def _note_leader(self, topic: str, partition: int, leader: LeaderView | None) -> None:
-        """Keeps the view with the higher epoch: a node with old metadata must not restore a former leader."""
-        known = self._leaders.get((topic, partition))
-        if leader is not None and (known is None or leader.leader_epoch >= known.leader_epoch):
-            self._leaders[topic, partition] = leader
-
-    def _forget(self, topic: str, partition: int, problem: _Problem) -> None:
-        known = self._leaders.pop((topic, partition), None)
-        # A node that does not know the topic cannot know its leader either: the metadata of all decide
-        # whether it was deleted.
-        hint = problem.leader if problem.code not in _TOPIC_UNKNOWN else None
-        if hint is not None and (known is None or hint.leader_epoch >= known.leader_epoch):
-            self._leaders[topic, partition] = hint
-
-    def _problem_of(self, failure: grpc.RpcError, endpoint: str) -> _Problem:
-        return self._judged(_problem_of(failure, endpoint), endpoint)
-
-    def _judged(self, problem: _Problem, endpoint: str) -> _Problem:
-        """The problem, once what it says of the endpoint is noted."""
-        if problem.code == ErrorCode.SASL_AUTHENTICATION_FAILED:
-            # the node has started anew, or the connection has: authenticate again
-            problem.curable = self._channels.forget_session(endpoint)
-        if problem.code == ErrorCode.NETWORK_EXCEPTION and not problem.method_unknown:
-            self._unreachable.add(endpoint)
-        return problem
-
-    def _shown(self, endpoint: str) -> Metadata:
-        """What a call shows of the client's identity.  Raises ReadError when the node refuses it, and
-        grpc.RpcError."""
-        try:
-            return self._channels.authorization(endpoint)
-        except (AuthenticationRefused, SecurityError) as refused:
-            raise ReadError(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{endpoint}: {refused}") from None
-
-    def _stub(self, endpoint: str) -> data_pb2_grpc.DataStub:
-        return data_pb2_grpc.DataStub(self._channels.to(endpoint))
-
-
-class StreamLost(Exception):
-    """A stream that broke for a reason that another attempt may cure; `error`: to raise when there is no
-    other attempt."""
-
-    def __init__(self, error: ReadError, topic_unknown: bool = False) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.topic_unknown = topic_unknown
 
 
 def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2.OffsetQuery:
@@ -799,6 +574,12 @@ def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2
     return data_pb2.OffsetQuery(
         partition=partition, kind=data_pb2.OffsetQuery.AT_TIMESTAMP, timestamp_ms=timestamp_ms
     )
+
+
+def _wait_or_raise(budget: RetryBudget, problem: Problem) -> None:
+    """Waits before the next attempt; raises the problem's error when there is none."""
+    if not problem.curable or not budget.wait(topic_unknown=problem.topic_unknown, reason=problem.message):
+        raise problem.error()
 
 
 def _whole_split(asked: data_pb2.PlanRangesRequest, answered: Iterable[data_pb2.Range]) -> list[SplitRange]:
@@ -829,51 +610,3 @@ def _isolation(read_committed: bool, at_cut: AtCut | None = None) -> data_pb2.Is
     if at_cut is not None:
         return data_pb2.AT_CUT
     return data_pb2.READ_COMMITTED if read_committed else data_pb2.READ_UNCOMMITTED
-
-
-def _leader_view(leader: data_pb2.Leader) -> LeaderView | None:
-    return (
-        LeaderView(leader.node_id, leader.leader_epoch, leader.endpoint)
-        if leader.node_id >= 0 and leader.endpoint
-        else None
-    )
-
-
-def _partition_problem(topic: str, entry: data_pb2.PartitionOffset | data_pb2.PartitionRanges) -> _Problem:
-    code = ErrorCode.from_wire(entry.error_code)
-    place, message = f"{topic}-{entry.partition}", _without_code(code, entry.error_message)
-    if place not in message:
-        message = f"{place}: {message}" if message else place
-    return _Problem(code, message, code in _CURABLE, _leader_view(entry.leader))
-
-
-def _without_code(code: ErrorCode, message: str) -> str:
-    """Nodes of older versions begin the message with the code, which `ReadError` says already."""
-    return message.removeprefix(code.name).removeprefix(": ")
-
-
-def _problem_of_detail(detail: data_pb2.ErrorDetail) -> _Problem:
-    code = ErrorCode.from_wire(detail.error_code)
-    return _Problem(
-        code, detail.message, code in _CURABLE, _leader_view(detail.leader), detail.log_start_offset
-    )
-
-
-def _problem_of(failure: grpc.RpcError, endpoint: str) -> _Problem:
-    """The problem of a failed call: the server's own detail, else gRPC's message about the connection."""
-    assert isinstance(failure, grpc.Call)
-    for key, value in failure.trailing_metadata() or ():
-        if key == ERROR_DETAIL_KEY:
-            return _problem_of_detail(
-                data_pb2.ErrorDetail.FromString(
-                    value if isinstance(value, bytes) else value.encode("latin-1")
-                )
-            )
-    message = f"{endpoint}: {failure.code().name}: {failure.details()}"
-    if failure.code() == grpc.StatusCode.UNAUTHENTICATED:
-        return _Problem(ErrorCode.SASL_AUTHENTICATION_FAILED, f"{endpoint}: {failure.details()}", False)
-    message += protocol_advice(message)
-    if has_failed_by_tls(message):
-        return _Problem(ErrorCode.NETWORK_EXCEPTION, message, curable=False, is_of_tls=True)
-    unknown = failure.code() == grpc.StatusCode.UNIMPLEMENTED
-    return _Problem(ErrorCode.NETWORK_EXCEPTION, message, failure.code() in _LOST, method_unknown=unknown)

@@ -22,14 +22,15 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..client.consuming.cut import Cut, CutPartition
-from ..client.consuming.visibility import AtCut
-from ..runtime.logs import get
-from ..wire.errors import ErrorCode
-from .connection import DataClient, LeaderView, OffsetAnswer, ReadError, SplitRange, TopicView, offset_query
-from .cuts import pinned_cut, take_cut
-from .java_pattern import compile_java_pattern
-from .options import (
+from ...client.consuming.cut import Cut, CutPartition
+from ...client.consuming.visibility import AtCut
+from ...runtime.logs import get
+from ...wire.errors import ErrorCode
+from ..connecting.answers import LeaderView, OffsetAnswer, SplitRange, TopicView
+from ..connecting.data_client import DataClient, offset_query
+from ..connecting.errors import ReadError
+from ..java_pattern import compile_java_pattern
+from ..options import (
     EARLIEST,
     LATEST,
     AtOffsets,
@@ -44,6 +45,7 @@ from .options import (
     Selection,
     Topics,
 )
+from .cuts import pinned_cut, take_cut
 
 log = get(__name__)
 
@@ -495,7 +497,7 @@ def split_into_tasks(
             start=part.start,
             end=part.end,
             bytes_estimated=part.bytes_estimated,
-            leader=client.known_leader(name, partition),
+            leader=client.leaders.known(name, partition),
         )
         for (name, partition), parts in splits.items()
         for part in parts

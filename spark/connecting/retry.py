@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from ..runtime.clock import Clock
-from ..runtime.logs import get
+from ...runtime.clock import Clock
+from ...runtime.logs import get
 
 log = get(__name__)
 
@@ -17,6 +17,8 @@ BACKOFF_LAST_S: Final = 1.0
 LOOKS_A_TIMEOUT: Final = 20
 SILENT_S_MAX: Final = 5.0
 """After so long without an answer a person who waits is told why."""
+UNKNOWN_TOPIC_TIMEOUT_S = 5.0
+"""A topic made a moment ago may be unknown to the node that is asked."""
 
 
 class RetryBudget:

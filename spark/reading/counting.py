@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..client.consuming.cut import Cut
-from ..security.client_security import ClientSecurity
-from ..wire.errors import ErrorCode
-from .connection import DataClient, ReadError, TopicView, offset_query
+from ...client.consuming.cut import Cut
+from ...security.client_security import ClientSecurity
+from ...wire.errors import ErrorCode
+from ..connecting.answers import TopicView
+from ..connecting.data_client import DataClient, offset_query
+from ..connecting.errors import ReadError
+from ..options import RETRY_TIMEOUT_MS_DEFAULT, parse_bootstrap
 from .fetch import RangeRequest, deletion_is_accepted, where_to_resume
-from .options import RETRY_TIMEOUT_MS_DEFAULT, parse_bootstrap
 
 
 @dataclass(frozen=True, slots=True)

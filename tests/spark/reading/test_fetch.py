@@ -13,10 +13,11 @@ import pytest
 from tidegate.client.consuming.visibility import VisibilityFilter
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto.range_chunks import RecordsChunk
-from tidegate.spark import fetch
-from tidegate.spark.connection import DataClient, ReadError, offset_query
-from tidegate.spark.fetch import FetchedChunk, RangeRequest, check_chunk, fetch_range, where_to_resume
-from tidegate.spark.retry import StallWatchdog
+from tidegate.spark.connecting.data_client import DataClient, offset_query
+from tidegate.spark.connecting.errors import ReadError
+from tidegate.spark.connecting.retry import StallWatchdog
+from tidegate.spark.reading import fetch
+from tidegate.spark.reading.fetch import FetchedChunk, RangeRequest, check_chunk, fetch_range, where_to_resume
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import (
     ControlType,
@@ -28,7 +29,7 @@ from tidegate.wire.records import (
     parse_header,
 )
 
-from .conftest import TOPIC_ID, LeapingClock, Partition, Script, numbered_batches
+from ..conftest import TOPIC_ID, LeapingClock, Partition, Script, numbered_batches
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_a_busy_node_is_waited_for_and_not_called_lost(
     """Without the longer time to connect, a healthy node that is slow to answer looks like one that went
     away."""
     if not patient:
-        monkeypatch.setattr("tidegate.spark.channels.CONNECT_TIMEOUT_MS", 100)
+        monkeypatch.setattr("tidegate.spark.connecting.channels.CONNECT_TIMEOUT_MS", 100)
     door = SlowDoor(scripted.endpoints[0], 0.4)
     scripted.endpoints[0] = door.endpoint
     client = DataClient([door.endpoint], retry_timeout_ms=20_000)
@@ -219,7 +220,7 @@ def test_time_spent_in_the_consumer_is_not_time_without_progress(
 ) -> None:
     looked: list[None] = []
     look = StallWatchdog._look
-    monkeypatch.setattr("tidegate.spark.connection.STALL_TIMEOUT_S", 5.0)
+    monkeypatch.setattr("tidegate.spark.connecting.data_client.STALL_TIMEOUT_S", 5.0)
     monkeypatch.setattr(StallWatchdog, "_look", lambda watch: (looked.append(None), look(watch)))
     assert read_slowly(leaping, clock) == list(range(30))
     assert (scripted.reads, looked) == ([(0, 0)], [None])
@@ -338,7 +339,7 @@ def test_a_topic_that_is_deleted_in_the_middle_ends_the_read_soon(
     scripted: Script, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after all of the two minutes that a leader is looked for, and with one warning."""
-    monkeypatch.setattr("tidegate.spark.connection.UNKNOWN_TOPIC_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("tidegate.spark.connecting.data_client.UNKNOWN_TOPIC_TIMEOUT_S", 0.3)
 
     def delete(node: int, number: int, chunk: pb.RangeChunk) -> pb.RangeChunk | None:
         scripted.deleted = number == 3

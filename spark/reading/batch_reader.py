@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from ..runtime.logs import get
-from .executors import SentToExecutors
-from .options import ReadOptions
+from ...runtime.logs import get
+from ..executors import SentToExecutors
+from ..options import ReadOptions
 from .planning import plan
 from .range_reader import RangePartition, RangeReader
 

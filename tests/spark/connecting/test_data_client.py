@@ -1,4 +1,4 @@
-"""What the client of the data service takes an answer for, and which leader it believes."""
+"""What the client of the data service takes an answer for, and whom it asks next."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import grpc
 import pytest
 from tidegate.proto import data_pb2 as pb
 from tidegate.security.client_security import ClientSecurity
-from tidegate.spark import connection
-from tidegate.spark.channels import Channels
-from tidegate.spark.connection import DataClient, LeaderView, ReadError, TopicView
-from tidegate.spark.fetch import RangeRequest, fetch_range
-from tidegate.spark.retry import SILENT_S_MAX
+from tidegate.spark.connecting import data_client, nodes
+from tidegate.spark.connecting.answers import TopicView
+from tidegate.spark.connecting.channels import Channels
+from tidegate.spark.connecting.data_client import DataClient
+from tidegate.spark.connecting.errors import Problem, ReadError
+from tidegate.spark.connecting.retry import SILENT_S_MAX
+from tidegate.spark.reading.fetch import RangeRequest, fetch_range
 from tidegate.wire.errors import ErrorCode
 
-from .conftest import TOPIC_ID, LeapingClock, Script, ScriptedNode
+from ..conftest import TOPIC_ID, LeapingClock, Script, ScriptedNode
+from .failed_calls import Failure
 
 PLACE = ("flights", 0)
 
@@ -26,108 +29,6 @@ def client() -> Iterator[DataClient]:
     client = DataClient(["127.0.0.1:1"], retry_timeout_ms=300)
     yield client
     client.close()
-
-
-@grpc.Call.register  # only these three of its methods are asked
-class Failure(grpc.RpcError):
-    """A call that failed."""
-
-    def __init__(self, code: grpc.StatusCode, detail: pb.ErrorDetail | None = None) -> None:
-        self._code, self._detail = code, detail
-
-    def code(self) -> grpc.StatusCode:
-        return self._code
-
-    def details(self) -> str:
-        return "so it is"
-
-    def trailing_metadata(self) -> Any:
-        return [] if self._detail is None else [("tidegate-error-bin", self._detail.SerializeToString())]
-
-
-@pytest.mark.parametrize(("epoch", "is_taken"), [(4, False), (5, True), (6, True)])
-def test_a_node_with_old_metadata_restores_no_former_leader(
-    client: DataClient, epoch: int, is_taken: bool
-) -> None:
-    known, told = LeaderView(1, 5, "a:1"), LeaderView(2, epoch, "b:1")
-    client.remember_leader(*PLACE, known)
-    client._note_leader(*PLACE, told)
-    assert client.known_leader(*PLACE) == (told if is_taken else known)
-    client._note_leader(*PLACE, None)  # one that knows no leader takes none away
-    assert client.known_leader(*PLACE) is not None
-
-
-@pytest.mark.parametrize(
-    ("epoch", "code", "is_taken"),
-    [
-        (4, ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
-        (5, ErrorCode.NOT_LEADER_OR_FOLLOWER, True),
-        (6, ErrorCode.NOT_LEADER_OR_FOLLOWER, True),
-        (6, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False),
-        (6, ErrorCode.UNKNOWN_TOPIC_ID, False),
-    ],
-)
-def test_the_hint_of_a_refusal_is_taken_where_it_can_be_newer(
-    client: DataClient, epoch: int, code: ErrorCode, is_taken: bool
-) -> None:
-    client.remember_leader(*PLACE, LeaderView(1, 5, "a:1"))
-    leader = pb.Leader(node_id=2, leader_epoch=epoch, endpoint="b:1")
-    detail = pb.ErrorDetail(error_code=code, message="moved", leader=leader)
-    client._forget(*PLACE, client._problem_of(Failure(grpc.StatusCode.UNAVAILABLE, detail), "a:1"))
-    assert client.known_leader(*PLACE) == (LeaderView(2, epoch, "b:1") if is_taken else None)
-
-
-@pytest.mark.parametrize("status", list(grpc.StatusCode))
-def test_a_lost_connection_is_tried_again_and_a_refusal_is_not(
-    client: DataClient, status: grpc.StatusCode
-) -> None:
-    problem = client._problem_of(Failure(status), "a:1")
-    lost = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "INTERNAL", "UNKNOWN"}
-    assert problem.curable == (status.name in lost)
-    assert problem.method_unknown == (status.name == "UNIMPLEMENTED")
-    assert "a:1" in problem.message
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-    ],
-)
-def test_what_passes_is_tried_again(client: DataClient, code: ErrorCode) -> None:
-    detail = pb.ErrorDetail(error_code=code, message="so it is")
-    assert client._problem_of(Failure(grpc.StatusCode.UNAVAILABLE, detail), "a:1").curable
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        ErrorCode.OFFSET_OUT_OF_RANGE,
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.SNAPSHOT_NOT_FOUND,  # a cut whose records the cleaner may have taken
-        ErrorCode.UNSUPPORTED_VERSION,
-    ],
-)
-def test_what_does_not_pass_is_said_at_once(client: DataClient, code: ErrorCode) -> None:
-    detail = pb.ErrorDetail(error_code=code, message="so it is", log_start_offset=7)
-    problem = client._problem_of(Failure(grpc.StatusCode.UNAVAILABLE, detail), "a:1")
-    assert not problem.curable
-    assert problem.error().log_start_offset == 7
 
 
 @pytest.mark.parametrize(
@@ -148,7 +49,7 @@ def test_a_split_adjoins_and_covers_what_was_asked(ranges: list[tuple[int, int]]
 
     def split(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
         answer = [pb.Range(start=start, end=end) for start, end in parts]
-        return [(part.start, part.end) for part in connection._whole_split(asked, answer)]
+        return [(part.start, part.end) for part in data_client._whole_split(asked, answer)]
 
     assert split([(10, 15), (15, 20)]) == [(10, 15), (15, 20)]
     with pytest.raises(ReadError, match=r"flights-0: the split of \[10, 20\) has gaps"):
@@ -160,7 +61,7 @@ def test_a_call_that_is_not_authenticated_is_tried_again_with_another_session(
     client: DataClient, monkeypatch: pytest.MonkeyPatch, had_session: bool, curable: bool
 ) -> None:
     monkeypatch.setattr(client._channels, "forget_session", lambda _: had_session)
-    problem = client._problem_of(Failure(grpc.StatusCode.UNAUTHENTICATED), "a:1")
+    problem = client._nodes.problem_of(Failure(grpc.StatusCode.UNAUTHENTICATED), "a:1")
     assert (problem.code, problem.curable) == (ErrorCode.SASL_AUTHENTICATION_FAILED, curable)
 
 
@@ -187,11 +88,9 @@ def test_a_topic_that_is_not_there_is_waited_for_some_seconds_only(
     """Each attempt takes a third of the patience."""
     clock, made = LeapingClock(), []
     client = DataClient(["127.0.0.1:1"], retry_timeout_ms=120_000, clock=clock)
-    problem = connection._Problem(
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "so it is", True, topic_unknown=topic_unknown
-    )
+    problem = Problem(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "so it is", True, topic_unknown=topic_unknown)
 
-    def describe(names: list[str]) -> tuple[dict[str, TopicView], connection._Problem]:
+    def describe(names: list[str]) -> tuple[dict[str, TopicView], Problem]:
         made.append(names)
         clock.leapt_s += 40.0
         return {}, problem
@@ -207,19 +106,17 @@ def test_topics_that_no_node_lists_are_asked_for_within_bounds(
     client: DataClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    lost = connection._Problem(ErrorCode.NETWORK_EXCEPTION, "away", curable=True)
+    lost = Problem(ErrorCode.NETWORK_EXCEPTION, "away", curable=True)
 
-    def describe(
-        names: list[str], *, only_existing: bool
-    ) -> tuple[dict[str, TopicView], connection._Problem | None]:
+    def describe(names: list[str], *, only_existing: bool) -> tuple[dict[str, TopicView], Problem | None]:
         asked.append(len(names))
         return {}, lost if names else None
 
     monkeypatch.setattr(client, "_describe_once", describe)
-    expected = dict.fromkeys(map(str, range(connection.NAMED_AT_ONCE + 1)), TOPIC_ID)
+    expected = dict.fromkeys(map(str, range(data_client.NAMED_AT_ONCE + 1)), TOPIC_ID)
     with pytest.raises(ReadError, match="away"):
         client.describe_existing([], expected)
-    assert set(asked) == {0, connection.NAMED_AT_ONCE}
+    assert set(asked) == {0, data_client.NAMED_AT_ONCE}
 
 
 @pytest.fixture
@@ -241,7 +138,7 @@ def elected_late(monkeypatch: pytest.MonkeyPatch) -> LeapingClock:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda client, view: client.offsets(view, [connection.offset_query(0)], read_committed=True),
+        lambda client, view: client.offsets(view, [data_client.offset_query(0)], read_committed=True),
         lambda client, view: client.plan_ranges(view, 0, 0, 30, 100),
         lambda client, view: client.plan_many_ranges({"flights": view}, {PLACE: (0, 30)}, 100),
         lambda client, view: list(
@@ -309,7 +206,7 @@ class TestDescriptions:
         self, asked: list[int], scripted: Script, clients: Callable[..., DataClient],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(connection, "UNKNOWN_TOPIC_TIMEOUT_S", 0.3)
+        monkeypatch.setattr(data_client, "UNKNOWN_TOPIC_TIMEOUT_S", 0.3)
         client = clients(*scripted.endpoints.values())
         found = client.describe_existing(["flights"], {"flights": b"x" * 16})
         assert found["flights"].topic_id in (TOPIC_ID, b"o" * 16)
@@ -329,14 +226,14 @@ class TestDescriptions:
         self, asked: list[int], scripted: Script, clients: Callable[..., DataClient]
     ) -> None:
         client = clients(*scripted.endpoints.values())
-        client.describe_existing(["flights"], {"flights": connection.ID_UNKNOWN})
+        client.describe_existing(["flights"], {"flights": data_client.ID_UNKNOWN})
         assert asked == [0]
 
     def test_a_kafka_listener_leads_to_the_nodes(
         self, asked: list[int], scripted: Script, clients: Callable[..., DataClient],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(connection, "grpc_addresses", lambda _: (scripted.endpoints[1],))
+        monkeypatch.setattr(nodes, "grpc_addresses", lambda _: (scripted.endpoints[1],))
         assert clients("127.0.0.1:1").describe(["flights"])["flights"].topic_id == TOPIC_ID
 
     def test_no_kafka_listener_is_asked_by_one_who_has_to_authenticate(
@@ -345,7 +242,7 @@ class TestDescriptions:
     ) -> None:  # fmt: skip
         """Whoever listens there would get a question in the clear, and say where to log in."""
         told: list[str] = []
-        monkeypatch.setattr(connection, "grpc_addresses", lambda address: told.append(address) or ())
+        monkeypatch.setattr(nodes, "grpc_addresses", lambda address: told.append(address) or ())
         security = ClientSecurity("SASL_PLAINTEXT", username="alice", password="x")
         client = clients("127.0.0.1:1", security=security)
         assert client._describe_once(["flights"])[1] is not None
@@ -369,7 +266,7 @@ class TestDescriptions:
         view = client.describe(["flights"])["flights"]
         scripted.partitions[0].leader, scripted.partitions[0].leader_epoch = 1, 1
         scripted.stop(0)
-        found = client.offsets(view, [connection.offset_query(0)], read_committed=True)
+        found = client.offsets(view, [data_client.offset_query(0)], read_committed=True)
         assert found[0].high_watermark == 30
 
     def test_a_channel_to_a_node_that_is_gone_is_not_kept(self, clients: Callable[..., DataClient]) -> None:

@@ -17,14 +17,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from ..client.consuming.chunk_check import visible_batches
-from ..client.consuming.cut import unless_aborted
-from ..client.consuming.visibility import AtCut, VisibilityFilter
-from ..proto.range_chunks import RecordsChunk
-from ..runtime.logs import get
-from ..wire.errors import ErrorCode, KafkaError
-from ..wire.records import BatchHeader
-from .connection import DataClient, ReadError, StreamLost, require_at_cut
+from ...client.consuming.chunk_check import visible_batches
+from ...client.consuming.cut import unless_aborted
+from ...client.consuming.visibility import AtCut, VisibilityFilter
+from ...proto.range_chunks import RecordsChunk
+from ...runtime.logs import get
+from ...wire.errors import ErrorCode, KafkaError
+from ...wire.records import BatchHeader
+from ..connecting.data_client import DataClient, require_at_cut
+from ..connecting.errors import ReadError, StreamLost
 
 log = get(__name__)
 

@@ -6,7 +6,6 @@ client.
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,18 +14,18 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from ..runtime.logs import configure
-from ..security.client_security import ClientSecurity
-from ..wire.records import BatchHeader
-from .channels import Channels
-from .connection import DataClient
+from ...security.client_security import ClientSecurity
+from ...wire.records import BatchHeader
+from ..connecting.channels import Channels
+from ..connecting.data_client import DataClient
+from ..decoding.decode import Target, decode_batches
+from ..decoding.decompression import Budget
+from ..options import ReadOptions, client_security
+from ..worker_logs import log_as_a_worker
+from ..worker_memory import keep_memory
 from .counting import count_range
-from .decoding.decode import Target, decode_batches
-from .decoding.decompression import Budget
 from .fetch import RangeRequest, fetch_range
-from .options import ReadOptions, client_security
 from .planning import PlannedRange
-from .worker_memory import keep_memory
 
 ROWS_MIN = 10_000  # for smaller Arrow batches, Spark's cost of a batch exceeds that of joining them here
 BYTES_MIN = 1 << 19  # with so many, few rows are large rows: to copy them costs more than a batch
@@ -102,7 +101,7 @@ class RangeReader:
 
     def _request(self, client: DataClient, part: PlannedRange) -> RangeRequest:
         if part.leader is not None:
-            client.remember_leader(part.topic, part.partition, part.leader)
+            client.leaders.begin_with(part.topic, part.partition, part.leader)
         return RangeRequest(
             topic=part.topic,
             topic_id=part.topic_id,
@@ -124,12 +123,6 @@ class RangeReader:
             channels=channels,
             security=security,
         )
-
-
-def log_as_a_worker() -> None:
-    """In one of Spark's worker processes: its standard error is Spark's."""
-    if not logging.getLogger().handlers:
-        configure(level="WARNING")
 
 
 def grouped(batches: list[tuple[int, BatchHeader]]) -> Iterator[list[tuple[int, BatchHeader]]]:

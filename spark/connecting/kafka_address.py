@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..runtime.listeners import ListenerError, parse_listener
-from ..runtime.logs import get
-from ..runtime.network import AnswersInHttp2, ask_frame
-from ..wire.api import ApiKey
-from ..wire.errors import KafkaError
+from ...runtime.listeners import ListenerError, parse_listener
+from ...runtime.logs import get
+from ...runtime.network import AnswersInHttp2, ask_frame
+from ...wire.api import ApiKey
+from ...wire.errors import KafkaError
 
 log = get(__name__)
 
@@ -74,7 +74,7 @@ def _grpc_address(address: str, node_id: int) -> str:
 
 
 def _ask(address: str, api_key: ApiKey, version: int, fields: Mapping[str, Any]) -> Any:
-    from ..wire import codec  # half a second of imports; a read by gRPC addresses does without
+    from ...wire import codec  # half a second of imports; a read by gRPC addresses does without
 
     host, _, port = address.rpartition(":")
     request = codec.request_header(api_key, version, 0, _CLIENT_ID) + codec.request(api_key, version, fields)

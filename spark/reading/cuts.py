@@ -7,13 +7,14 @@ from typing import Final
 
 import grpc
 
-from ..client.consuming.cut import Cut
-from ..proto import cuts_pb2, cuts_pb2_grpc
-from ..security.client_security import ClientSecurity
-from ..security.grpc_session import Metadata
-from ..wire.errors import ErrorCode
-from .connection import DataClient, ReadError
-from .options import RETRY_TIMEOUT_MS_DEFAULT, parse_bootstrap
+from ...client.consuming.cut import Cut
+from ...proto import cuts_pb2, cuts_pb2_grpc
+from ...security.client_security import ClientSecurity
+from ...security.grpc_session import Metadata
+from ...wire.errors import ErrorCode
+from ..connecting.data_client import DataClient
+from ..connecting.errors import ReadError
+from ..options import RETRY_TIMEOUT_MS_DEFAULT, parse_bootstrap
 
 TAKE_TIMEOUT_MS: Final = 10_000  # of one node; it tries again by itself
 ANSWER_MARGIN_S: Final = 5.0

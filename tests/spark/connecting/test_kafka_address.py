@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tidegate.spark import kafka_address
+from tidegate.spark.connecting import kafka_address
 from tidegate.wire.api import ApiKey
 
 Settings = dict[str, str | None]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidegate.client.consuming.cut import CutPartition
-from tidegate.spark import planning
-from tidegate.spark.connection import DataClient, OffsetAnswer, ReadError, SplitRange, TopicView
+from tidegate.spark.connecting.answers import OffsetAnswer, SplitRange, TopicView
+from tidegate.spark.connecting.data_client import DataClient
+from tidegate.spark.connecting.errors import ReadError
 from tidegate.spark.options import (
     EARLIEST,
     LATEST,
@@ -22,7 +23,8 @@ from tidegate.spark.options import (
     ReadOptions,
     Topics,
 )
-from tidegate.spark.planning import (
+from tidegate.spark.reading import planning
+from tidegate.spark.reading.planning import (
     RANGES_OF_TASK_MAX,
     TASKS_MAX,
     FrozenRange,

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.spark.connection import DataClient, OffsetAnswer, ReadError
+from tidegate.spark.connecting.answers import OffsetAnswer
+from tidegate.spark.connecting.data_client import DataClient
+from tidegate.spark.connecting.errors import ReadError
 from tidegate.spark.options import OptionError, parse_options
-from tidegate.spark.planning import PlannedRange, plan
+from tidegate.spark.reading.planning import PlannedRange, plan
 from tidegate.wire.records import NewRecord, encode_batch
 
-from .served import FIRST_TIMESTAMP_MS, ServedCluster, Step, history
+from ..served import FIRST_TIMESTAMP_MS, ServedCluster, Step, history
 
 STEPS = {0: history(11, 120), 1: history(12, 120, leave_open=True)}
 

@@ -15,17 +15,18 @@ import typer
 from tidegate.client.consuming.cut import Cut, CutPartition, CutTopic
 from tidegate.runtime.network import AnswersInHttp2, free_port
 from tidegate.spark import count_command, count_committed
-from tidegate.spark.connection import DataClient, ReadError
-from tidegate.spark.counting import PartitionCount, count_range, counts_of
-from tidegate.spark.fetch import RangeRequest
-from tidegate.spark.kafka_address import grpc_addresses
+from tidegate.spark.connecting.data_client import DataClient
+from tidegate.spark.connecting.errors import ReadError
+from tidegate.spark.connecting.kafka_address import grpc_addresses
+from tidegate.spark.reading.counting import PartitionCount, count_range, counts_of
+from tidegate.spark.reading.fetch import RangeRequest
 from tidegate.storage.cleaning.retention import apply_retention
 from tidegate.storage.log import counting
 from tidegate.storage.log.counting import Counting, CountInvalidated
 from tidegate.wire.errors import ErrorCode
 from typer.testing import CliRunner
 
-from .served import TOPIC_ID, ServedCluster, committed, history
+from ..served import TOPIC_ID, ServedCluster, committed, history
 
 STEPS = {partition: history(partition, 400) for partition in (0, 1)}
 WANTED = {partition: [offset for offset, _ in committed(steps)] for partition, steps in STEPS.items()}

@@ -18,11 +18,11 @@ from typing import Final
 
 import grpc
 
-from ..runtime.clock import Clock, SystemClock
-from ..runtime.grpc_tls import channel_credentials
-from ..runtime.network import grpc_channel_blocking
-from ..security.client_security import ClientSecurity
-from ..security.grpc_session import GrpcSession, Metadata, authenticate
+from ...runtime.clock import Clock, SystemClock
+from ...runtime.grpc_tls import channel_credentials
+from ...runtime.network import grpc_channel_blocking
+from ...security.client_security import ClientSecurity
+from ...security.grpc_session import GrpcSession, Metadata, authenticate
 from .range_connections import RangeConnections
 
 # How long one attempt to connect may take (gRPC's name is misleading).  The brokers' 100 ms among themselves

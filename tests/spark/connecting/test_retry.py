@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 from tidegate.runtime.clock import ManualClock, SystemClock
-from tidegate.spark import retry
-from tidegate.spark.retry import RetryBudget, StallWatchdog
+from tidegate.spark.connecting import retry
+from tidegate.spark.connecting.retry import RetryBudget, StallWatchdog
 
 
 def test_the_shorter_time_of_an_unknown_topic_holds_for_such_answers_alone() -> None:

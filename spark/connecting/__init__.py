@@ -1,0 +1,1 @@
+"""How a driver, a task or a command reaches the nodes: addresses, channels, leaders, retries."""
