@@ -16,7 +16,7 @@ from tidegate.chaos.load.user import Right, make_user
 from tidegate.client.connecting.cluster import Cluster, require_none, top_level_code
 from tidegate.processes.cluster_certificates import ClusterCertificates
 from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.tls import node_name
+from tidegate.runtime.connections.tls import node_name
 from tidegate.security.acls import AclOperation, ResourceType
 from tidegate.security.client_security import ClientSecurity
 from tidegate.wire.api import ApiKey

@@ -24,10 +24,10 @@ from ..replication.fetching.configuration import ReplicationConfig
 from ..replication.fetching.fetcher import FetcherLimits, FetchTransport
 from ..replication.manager import ReplicaManager
 from ..runtime.clock import Clock
+from ..runtime.connections.tls import ServerTls
 from ..runtime.disk import Disk
 from ..runtime.kernel_sync import KernelSync
 from ..runtime.network import GRPC_FOR_CLIENTS, grpc_node_channel, grpc_server
-from ..runtime.tls import ServerTls
 from ..storage.folders.data_folders import DataFolders
 from ..storage.log.group_commit import GroupCommit
 from .cluster.cluster_view import ClusterView

@@ -34,11 +34,11 @@ from ..proto import admin_pb2, admin_pb2_grpc, cuts_pb2_grpc, jobs_pb2_grpc
 from ..proto import controller_pb2 as pb
 from ..runtime import logs
 from ..runtime.clock import SystemClock
+from ..runtime.connections.grpc_tls import node_credentials, server_credentials
+from ..runtime.connections.tls import TlsError
 from ..runtime.disk import RealDisk
-from ..runtime.grpc_tls import node_credentials, server_credentials
 from ..runtime.http import HttpServer, Page, serve_pages
 from ..runtime.network import FrameServer, bind_grpc, grpc_server, opening
-from ..runtime.tls import TlsError
 from ..security.bearer_tokens import KeySetError
 from ..storage.directory.async_delete import AsyncFileDeleter
 from ..storage.directory.folder_owner import DirectoryRefused, bind_folders

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from ..runtime.clock import Clock
+from ..runtime.connections.tls import node_name
 from ..runtime.disk import RealDisk
-from ..runtime.tls import node_name
 from ..security.certificates import (
     AUTHORITY_DAYS,
     CERTIFICATE_DAYS,

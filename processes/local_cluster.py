@@ -42,9 +42,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..runtime.clock import Clock, SystemClock
+from ..runtime.connections.listeners import is_loopback
 from ..runtime.disk import RealDisk
 from ..runtime.http import get
-from ..runtime.listeners import is_loopback
 from .administrator import NAME as ADMINISTRATOR
 from .administrator import Administrator
 from .cluster_certificates import ClusterCertificates

@@ -178,7 +178,7 @@ async def grpc_client(
 ) -> AsyncIterator[tuple[grpc.aio.Channel, Metadata]]:
     """A channel to a node, and what its calls show.  Raises grpc.aio.AioRpcError when the node does not
     answer, or does not know the user (yet)."""
-    from ..runtime.grpc_tls import channel_credentials
+    from ..runtime.connections.grpc_tls import channel_credentials
     from ..runtime.network import grpc_channel
     from ..security.grpc_session import authenticated
 

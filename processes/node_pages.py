@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 
-from ..runtime.listeners import SecurityProtocol, parse_security_protocols
+from ..runtime.connections.listeners import SecurityProtocol, parse_security_protocols
 
 METRICS = "METRICS"
 PROTOCOLS = "listener.security.protocol.map"

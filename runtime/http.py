@@ -23,10 +23,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from .frames import LogLimiter, peer_of
-from .host_names import check_host
+from .connections.frames import LogLimiter, peer_of
+from .connections.host_names import check_host
+from .connections.tls import HANDSHAKE_S_MAX, ServerTls
 from .network import PortInUse, tls_reason
-from .tls import HANDSHAKE_S_MAX, ServerTls
 
 HEAD_BYTES_MAX = 8192
 PAGE_BYTES_MAX = 16 << 20

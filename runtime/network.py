@@ -1,9 +1,10 @@
 """The Network port: framed TCP servers and clients, gRPC servers and channels.
 
-Sockets are opened here, and for threads that block in `blocking_frames`.  `frames` describes the bytes on
-them; here stand listening and connecting, the bound on connections, and gRPC with the settings that every
-part of Tidegate shares (64 MiB messages on purpose; no SO_REUSEPORT, by which a forgotten process would
-silently share the port; keepalive, so that a cut cable is noticed).
+Sockets are opened here, and for threads that block in `connections/blocking_frames.py`.
+`connections/frames.py` describes the bytes on them; here stand listening and connecting, the bound on
+connections, and gRPC with the settings that every part of Tidegate shares (64 MiB messages on purpose; no
+SO_REUSEPORT, by which a forgotten process would silently share the port; keepalive, so that a cut cable is
+noticed).
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ import grpc.aio
 
 from . import logs
 from .clock import until_next
-from .frame_memory import BufferPool, ByteBudget, FrameLease
-from .frames import FrameConnection, FrameHandler, LogLimiter, peer_of
-from .grpc_tls import node_channel_credentials
-from .host_names import check_host
-from .listeners import Listener
-from .tls import HANDSHAKE_S_MAX, ClientTls, MutualTls, ServerTls, node_name
+from .connections.frame_memory import BufferPool, ByteBudget, FrameLease
+from .connections.frames import FrameConnection, FrameHandler, LogLimiter, peer_of
+from .connections.grpc_tls import node_channel_credentials
+from .connections.host_names import check_host
+from .connections.listeners import Listener
+from .connections.tls import HANDSHAKE_S_MAX, ClientTls, MutualTls, ServerTls, node_name
+from .connections.unauthenticated import Unauthenticated
 from .turns import LoopTurns
-from .unauthenticated import Unauthenticated
 
 __all__ = [
     "GRPC_FOR_CLIENTS",

@@ -4,8 +4,8 @@ identity by TLS.
 Pure but for randomness: PEM text goes in and comes out, and the callers keep the files.  Keys
 are of the curve P-256, which TLS 1.3, OpenSSL, BoringSSL (gRPC) and Java all have.
 
-A node's certificate names its hosts, and the node itself by the DNS name `node-N` (`runtime/tls.py`): the
-authority should sign for one cluster alone.
+A node's certificate names its hosts, and the node itself by the DNS name `node-N`
+(`runtime/connections/tls.py`): the authority should sign for one cluster alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ..runtime.tls import node_name
+from ..runtime.connections.tls import node_name
 
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 365

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ..runtime.listeners import SecurityProtocol
-from ..runtime.tls import ClientTls, TlsFiles
+from ..runtime.connections.listeners import SecurityProtocol
+from ..runtime.connections.tls import ClientTls, TlsFiles
 from .jaas import JaasError, parse_jaas
 from .properties import SECURITY_PROPERTIES, PropertiesError, read_properties
 from .sasl_mechanisms import OAUTHBEARER, PLAIN, TOKEN_BYTES_MAX

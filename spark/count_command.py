@@ -55,7 +55,7 @@ def count(
 ) -> None:
     """Count committed records, from indexes: no data is read."""
     from ..runtime import logs
-    from ..runtime.tls import TlsError
+    from ..runtime.connections.tls import TlsError
     from ..security.client_security import SecurityError, read_security
     from .connecting.errors import ReadError
     from .options import OptionError

@@ -220,7 +220,7 @@ def client_security(properties: tuple[tuple[str, str], ...]) -> ClientSecurity |
     """Of `ReadOptions.security`, on the driver and in each task; None without any.  Raises OptionError."""
     if not properties:
         return None
-    from ..runtime.tls import TlsError
+    from ..runtime.connections.tls import TlsError
     from ..security.client_security import SecurityError, from_properties
 
     try:

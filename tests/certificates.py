@@ -6,7 +6,7 @@ import datetime
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.runtime.tls import TlsFiles
+from tidegate.runtime.connections.tls import TlsFiles
 from tidegate.security import certificates
 from tidegate.security.certificates import Lifetime
 

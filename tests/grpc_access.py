@@ -14,8 +14,8 @@ from tidegate.node.serving.permissions import Permissions
 from tidegate.node.settings.definitions import SETTINGS
 from tidegate.node.settings.security_settings import listener_security
 from tidegate.runtime.clock import Clock, ManualClock, SystemClock
+from tidegate.runtime.connections.listeners import Listener, SecurityProtocol
 from tidegate.runtime.disk import RealDisk
-from tidegate.runtime.listeners import Listener, SecurityProtocol
 from tidegate.security.bearer_tokens import TokenRules
 from tidegate.security.records import SecurityRecords
 from tidegate.security.session_tokens import SessionTokens

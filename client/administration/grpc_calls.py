@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from ...processes.local_ports import grpc_client
-from ...runtime.listeners import parse_listener
+from ...runtime.connections.listeners import parse_listener
 from ...wire.api import ApiKey
 from ...wire.errors import ErrorCode
 from ..connecting.cluster import Cluster, require_none

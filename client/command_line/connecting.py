@@ -49,7 +49,7 @@ class Connection:
         self.security: ClientSecurity | None = None
         if command_config is None:
             return
-        from ...runtime.tls import TlsError
+        from ...runtime.connections.tls import TlsError
         from ...security.client_security import SecurityError, read_security
 
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...proto import controller_pb2 as rpc
 from ...proto import metadata_pb2 as pb
-from ...runtime.host_names import host_problem
+from ...runtime.connections.host_names import host_problem
 from ...wire.errors import ErrorCode, KafkaError
 from ..state.broker_fields import checked_listeners, decode_replicas, encode_listeners, encode_replicas
 from ..state.cluster_state import ClusterState

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...runtime import logs, network
 from ...runtime.calm_logs import Outage
+from ...runtime.connections.tls import MutualTls, certified_nodes
 from ...runtime.tasks import OnFailure, spawn
-from ...runtime.tls import MutualTls, certified_nodes
 from .messages import FRAME_BYTES_MAX, Hello, MalformedMessage, Message, Ping, decode, encode
 
 if TYPE_CHECKING:

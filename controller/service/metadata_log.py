@@ -52,8 +52,8 @@ from ..state.snapshot import features_in
 
 if TYPE_CHECKING:
     from ...runtime.clock import Clock
+    from ...runtime.connections.tls import MutualTls
     from ...runtime.disk import Disk, FileLock
-    from ...runtime.tls import MutualTls
 
 log = logs.get(__name__)
 

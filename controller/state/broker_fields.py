@@ -13,8 +13,8 @@ from typing import Final, Protocol, TypeVar
 
 from ...proto import controller_pb2 as rpc
 from ...proto import metadata_pb2 as pb
-from ...runtime.host_names import host_problem
-from ...runtime.listeners import PORT_MAX, Listener, SecurityProtocol
+from ...runtime.connections.host_names import host_problem
+from ...runtime.connections.listeners import PORT_MAX, Listener, SecurityProtocol
 
 LISTENERS_MAX: Final = 64
 NAME_LENGTH_MAX: Final = 255

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from ...runtime.listeners import Listener
+from ...runtime.connections.listeners import Listener
 from ...wire.errors import ErrorCode
 
 NO_LEADER = -1

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...runtime.connections.tls import MutualTls, TlsError, TlsFiles, certified_nodes
 from ...runtime.network import FrameConnection
-from ...runtime.tls import MutualTls, TlsError, TlsFiles, certified_nodes
 from ..settings.node_listeners import NodeListeners
 
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...controller.state.model import BrokerState
+from ...runtime.connections.tls import MutualTls
 from ...runtime.network import FrameConnection, connect_frames
-from ...runtime.tls import MutualTls
 from ...wire import codec, fetch
 from ...wire.api import ApiKey, NodeRequest
 from ...wire.errors import ErrorCode, KafkaError

@@ -33,8 +33,9 @@ from ...proto.range_frames import (
 )
 from ...runtime import logs
 from ...runtime.calm_logs import RateLimitedLines
-from ...runtime.file_sending import Made, SendFailed
-from ...runtime.frames import frame_length
+from ...runtime.connections.file_sending import Made, SendFailed
+from ...runtime.connections.frames import frame_length
+from ...runtime.connections.unauthenticated import Unauthenticated
 from ...runtime.network import (
     FrameConnection,
     FrameServer,
@@ -43,7 +44,6 @@ from ...runtime.network import (
     share_of_descriptors,
 )
 from ...runtime.tasks import spawn
-from ...runtime.unauthenticated import Unauthenticated
 from ...security.connection_tickets import ConnectionTickets
 from ...security.principals import Principal
 from ...wire.errors import KafkaError

@@ -21,8 +21,8 @@ from ...controller.planning.reachability import Life
 from ...controller.state.model import BrokerState
 from ...runtime import logs
 from ...runtime.clock import Clock
+from ...runtime.connections.tls import MutualTls
 from ...runtime.tasks import spawn
-from ...runtime.tls import MutualTls
 from ...wire.errors import KafkaError
 from ..cluster.cluster_view import ClusterView
 from ..cluster.peers import confirm_identity

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from ...runtime.clock import Clock
-from ...runtime.tls import MutualTls, ServerTls, certified_nodes
+from ...runtime.connections.tls import MutualTls, ServerTls, certified_nodes
 from ...security.delegation_tokens import is_valid, token_password
 from ...security.principals import ANONYMOUS, USER_TYPE, InvalidPrincipal, Principal, distinguished_name
 from ...security.records import SecurityRecords

@@ -18,8 +18,8 @@ from typing import Any, Final
 import grpc
 
 from ...proto import controller_pb2
-from ...runtime.frames import LogLimiter
-from ...runtime.tls import named_nodes
+from ...runtime.connections.frames import LogLimiter
+from ...runtime.connections.tls import named_nodes
 
 _refusals: Final = LogLimiter()
 

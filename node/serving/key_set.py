@@ -24,11 +24,11 @@ from prometheus_client.core import GaugeMetricFamily
 
 from ...runtime import logs
 from ...runtime.clock import Clock, until_next
+from ...runtime.connections.tls import ClientTls, TlsError, TlsFiles
 from ...runtime.disk import Disk
 from ...runtime.http import ask
 from ...runtime.network import tls_reason
 from ...runtime.tasks import spawn
-from ...runtime.tls import ClientTls, TlsError, TlsFiles
 from ...security.bearer_tokens import KeySetError, TokenRules, UnknownKey, parse_key_set
 from ...security.sasl import Identity
 from ...security.sasl_mechanisms import TokenRefused

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ...runtime import logs
 from ...runtime.calm_logs import RateLimitedLines
+from ...runtime.connections.unauthenticated import Unauthenticated
 from ...runtime.network import (
     ByteBudget,
     FrameConnection,
@@ -39,7 +40,6 @@ from ...runtime.network import (
 )
 from ...runtime.tasks import spawn
 from ...runtime.turns import LoopTurns, Turn
-from ...runtime.unauthenticated import Unauthenticated
 from ...wire import api, codec, produce
 from ...wire.api import ApiKey, NodeRequest
 from ...wire.codec import RequestHeader

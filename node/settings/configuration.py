@@ -27,9 +27,9 @@ from ...controller.state.resource_settings import (
 )
 from ...coordinator.group.consumer.assignors import ASSIGNORS
 from ...coordinator.group.policy import MigrationPolicy
-from ...runtime.host_names import host_problem
-from ...runtime.listeners import Listener, ListenerError
-from ...runtime.tls import TlsFiles
+from ...runtime.connections.host_names import host_problem
+from ...runtime.connections.listeners import Listener, ListenerError
+from ...runtime.connections.tls import TlsFiles
 from ...security.delegation_tokens import TokenSettings
 from ...security.quotas import QuotaWindow
 from .definitions import (

@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...runtime.listeners import (
+from ...runtime.connections.listeners import (
     WILDCARDS,
     Listener,
     ListenerError,

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ...runtime.host_names import host_problem
-from ...runtime.listeners import Listener, SecurityProtocol
-from ...runtime.tls import VERSIONS, ClientAuth, TlsFiles, TlsOptions
+from ...runtime.connections.host_names import host_problem
+from ...runtime.connections.listeners import Listener, SecurityProtocol
+from ...runtime.connections.tls import VERSIONS, ClientAuth, TlsFiles, TlsOptions
 from ...security.bearer_tokens import TokenRules
 from ...security.first_users import FirstUser, FirstUserError
 from ...security.jaas import JaasError, parse_jaas

@@ -17,8 +17,8 @@ from prometheus_client.core import GaugeMetricFamily
 
 from ...runtime import logs
 from ...runtime.clock import Clock, until_next
+from ...runtime.connections.tls import TlsError
 from ...runtime.tasks import spawn
-from ...runtime.tls import TlsError
 
 log = logs.get(__name__)
 

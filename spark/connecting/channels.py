@@ -19,7 +19,7 @@ from typing import Final
 import grpc
 
 from ...runtime.clock import Clock, SystemClock
-from ...runtime.grpc_tls import channel_credentials
+from ...runtime.connections.grpc_tls import channel_credentials
 from ...runtime.network import grpc_channel_blocking
 from ...security.client_security import ClientSecurity
 from ...security.grpc_session import GrpcSession, Metadata, authenticate

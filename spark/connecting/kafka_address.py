@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ...runtime.listeners import ListenerError, parse_listener
+from ...runtime.connections.listeners import ListenerError, parse_listener
 from ...runtime.logs import get
 from ...runtime.network import AnswersInHttp2, ask_frame
 from ...wire.api import ApiKey

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol, Self
 
+from ...runtime.connections.tls import TlsError
 from ...runtime.logs import get
-from ...runtime.tls import TlsError
 from ...security.client_security import ClientSecurity, SecurityError
 from ...wire.errors import KafkaError
 from .offsets import Key

@@ -21,8 +21,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from ...runtime.connections.file_sending import FilePart
 from ...runtime.disk import File
-from ...runtime.file_sending import FilePart
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import HEADER_BYTES, BatchHeader, parse_header
 from ..segment.transaction_index import AbortedTransaction

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tidegate.client import command_line
 from tidegate.node.settings.security_settings import first_users
-from tidegate.runtime.tls import ClientAuth, ServerTls, TlsFiles
+from tidegate.runtime.connections.tls import ClientAuth, ServerTls, TlsFiles
 from tidegate.security.scram import ScramMechanism
 from tidegate.tests.certificates import Authority
 from typer.testing import CliRunner, Result

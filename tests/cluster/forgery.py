@@ -15,9 +15,9 @@ from tidegate.node.cluster.peers import Peer, PeerFetchTransport
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
 from tidegate.proto import controller_pb2 as pb
 from tidegate.proto import controller_pb2_grpc
-from tidegate.runtime.grpc_tls import channel_credentials
+from tidegate.runtime.connections.grpc_tls import channel_credentials
+from tidegate.runtime.connections.tls import ClientTls, TlsFiles
 from tidegate.runtime.network import grpc_channel
-from tidegate.runtime.tls import ClientTls, TlsFiles
 from tidegate.security.certificates import Authority, Lifetime, client_certificate, node_certificate
 from tidegate.tests.certificates import lifetime
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from tidegate.processes.local_cluster import LocalCluster, LocalNode
-from tidegate.runtime.tls import ClientTls, TlsFiles
+from tidegate.runtime.connections.tls import ClientTls, TlsFiles
 from tidegate.tests.eventually import eventually
 
 from .witness import Witness

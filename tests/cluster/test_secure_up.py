@@ -21,8 +21,8 @@ from tidegate.client.administration.admin import Admin
 from tidegate.client.connecting.errors import ConnectionFailed, FatalError
 from tidegate.processes.local_cluster import LocalCluster, LocalClusterError
 from tidegate.processes.local_ports import PORT_STEP
+from tidegate.runtime.connections.tls import ClientTls, TlsFiles
 from tidegate.runtime.http import get
-from tidegate.runtime.tls import ClientTls, TlsFiles
 from tidegate.security.client_security import ClientSecurity, read_security
 from tidegate.tests.base_ports import free_base_port
 from tidegate.tests.eventually import eventually

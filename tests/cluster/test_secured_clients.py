@@ -26,8 +26,8 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from tidegate.client import Admin
 from tidegate.client.connecting.errors import FatalError
 from tidegate.processes.local_cluster import LocalCluster
+from tidegate.runtime.connections.tls import TlsFiles
 from tidegate.runtime.network import free_port
-from tidegate.runtime.tls import TlsFiles
 from tidegate.security.client_security import ClientSecurity
 from tidegate.security.first_users import FirstUser
 from tidegate.tests.base_ports import free_base_port

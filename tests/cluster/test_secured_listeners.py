@@ -18,7 +18,7 @@ from tidegate.client.connecting.errors import FatalError
 from tidegate.client.consuming.consumer import Consumer as OwnConsumer
 from tidegate.client.producing.producer import Producer as OwnProducer
 from tidegate.processes.local_cluster import LocalCluster
-from tidegate.runtime.tls import TlsFiles
+from tidegate.runtime.connections.tls import TlsFiles
 from tidegate.security.client_security import ClientSecurity
 from tidegate.tests.base_ports import free_base_port
 from tidegate.tests.certificates import Authority

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from tidegate.processes.local_cluster import LocalCluster
-from tidegate.runtime.listeners import parse_listener
+from tidegate.runtime.connections.listeners import parse_listener
 from tidegate.runtime.network import free_port
 
 from .witness import Witness

@@ -23,7 +23,7 @@ from tidegate.controller.state.proposers import PROPOSERS_MAX, WINDOW
 from tidegate.controller.state.snapshot import Contents
 from tidegate.controller.state.validation import StateValidator, violations
 from tidegate.proto import metadata_pb2 as pb
-from tidegate.runtime.listeners import Listener, SecurityProtocol
+from tidegate.runtime.connections.listeners import Listener, SecurityProtocol
 from tidegate.wire.errors import ErrorCode
 
 from .test_security_commands import ACL

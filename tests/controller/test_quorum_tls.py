@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tidegate.controller.raft.messages import AppendEntries, encode
-from tidegate.runtime.tls import MutualTls
+from tidegate.runtime.connections.tls import MutualTls
 from tidegate.tests.certificates import Authority
 from tidegate.tests.eventually import eventually
 

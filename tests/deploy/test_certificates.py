@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from cryptography import x509
 from tidegate.node.settings.configuration import load
-from tidegate.runtime.tls import MutualTls, TlsFiles
+from tidegate.runtime.connections.tls import MutualTls, TlsFiles
 from tidegate.security.certificates import (
     AUTHORITY_DAYS,
     CERTIFICATE_DAYS,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import tidegate
 import yaml
-from tidegate.runtime.listeners import parse_listener
+from tidegate.runtime.connections.listeners import parse_listener
 
 from . import manifests
 from .manifests import (

@@ -10,8 +10,8 @@ import pytest
 from tidegate.node.settings.configuration import Configuration, ConfigurationError, load
 from tidegate.node.settings.definitions import AUTHORIZER, SETTINGS
 from tidegate.node.settings.security_settings import LISTENER_PREFIX, setting_of_listener, super_users
-from tidegate.runtime.listeners import SecurityProtocol
-from tidegate.runtime.tls import ClientAuth
+from tidegate.runtime.connections.listeners import SecurityProtocol
+from tidegate.runtime.connections.tls import ClientAuth
 
 from .manifests import BASE, CLUSTERS, SECURED, TRIAL, config_map, documents, environment, pod, pods
 from .test_manifests import flat

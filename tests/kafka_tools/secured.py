@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tidegate.processes.local_cluster import LocalCluster
 from tidegate.processes.local_ports import PORT_STEP
-from tidegate.runtime.tls import TlsFiles
+from tidegate.runtime.connections.tls import TlsFiles
 from tidegate.tests.base_ports import free_base_port
 from tidegate.tests.certificates import Authority
 

@@ -19,9 +19,9 @@ from tidegate.node.upkeep.certificate_renewal import CertificateRenewal, ExpiryC
 from tidegate.proto import controller_pb2 as pb
 from tidegate.proto import controller_pb2_grpc
 from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.grpc_tls import node_credentials
+from tidegate.runtime.connections.grpc_tls import node_credentials
+from tidegate.runtime.connections.tls import MutualTls, TlsError, TlsFiles
 from tidegate.runtime.network import bind_grpc, grpc_node_channel, grpc_server
-from tidegate.runtime.tls import MutualTls, TlsError, TlsFiles
 from tidegate.tests.certificates import Authority
 from tidegate.tests.eventually import eventually
 

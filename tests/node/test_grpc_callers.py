@@ -16,9 +16,9 @@ import pytest
 from tidegate.node.serving import grpc_callers
 from tidegate.node.serving.grpc_callers import Context, GrpcAccess, GrpcGuard
 from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.grpc_tls import channel_credentials, server_credentials
+from tidegate.runtime.connections.grpc_tls import channel_credentials, server_credentials
+from tidegate.runtime.connections.tls import ClientAuth, ServerTls, TlsFiles
 from tidegate.runtime.network import bind_grpc, grpc_channel, grpc_server
-from tidegate.runtime.tls import ClientAuth, ServerTls, TlsFiles
 from tidegate.security.acls import (
     CLUSTER_NAME,
     Acl,

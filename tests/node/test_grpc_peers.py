@@ -16,9 +16,9 @@ from tidegate.node.serving.grpc_callers import GrpcGuard
 from tidegate.node.serving.grpc_peers import ABOUT_ANOTHER_NODE, NodesOnly, refusal
 from tidegate.proto import admin_pb2, admin_pb2_grpc, controller_pb2_grpc
 from tidegate.proto import controller_pb2 as pb
-from tidegate.runtime.grpc_tls import channel_credentials, node_credentials
+from tidegate.runtime.connections.grpc_tls import channel_credentials, node_credentials
+from tidegate.runtime.connections.tls import HANDSHAKE_S_MAX, MutualTls, TlsFiles
 from tidegate.runtime.network import _GRPC_SERVER_OPTIONS, bind_grpc, grpc_channel, grpc_server
-from tidegate.runtime.tls import HANDSHAKE_S_MAX, MutualTls, TlsFiles
 from tidegate.tests.certificates import Authority
 from tidegate.tests.grpc_access import open_access
 

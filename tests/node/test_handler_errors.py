@@ -22,7 +22,7 @@ from tidegate.node.serving.requests import Deferred, Encoded, RequestContext, wo
 from tidegate.node.serving.throttling import Throttling
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.runtime.clock import ManualClock
-from tidegate.runtime.listeners import SecurityProtocol
+from tidegate.runtime.connections.listeners import SecurityProtocol
 from tidegate.security.principals import Principal
 from tidegate.security.records import SecurityRecords
 from tidegate.wire import codec

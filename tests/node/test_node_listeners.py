@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tidegate.node.settings.configuration import load
 from tidegate.node.settings.definitions import LISTENERS_DEFAULT
-from tidegate.runtime.tls import ClientAuth, TlsFiles
+from tidegate.runtime.connections.tls import ClientAuth, TlsFiles
 
 from .test_configuration import MINIMAL, loaded, refused, toml
 

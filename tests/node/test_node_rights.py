@@ -11,8 +11,8 @@ from tidegate.node.serving.permissions import Permissions
 from tidegate.node.serving.requests import RequestContext
 from tidegate.node.settings.security_settings import listener_security
 from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.listeners import Listener, SecurityProtocol
-from tidegate.runtime.tls import MutualTls
+from tidegate.runtime.connections.listeners import Listener, SecurityProtocol
+from tidegate.runtime.connections.tls import MutualTls
 from tidegate.security.acls import (
     CLUSTER_NAME,
     Acl,

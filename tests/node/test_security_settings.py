@@ -15,8 +15,8 @@ from tidegate.node.settings.security_settings import (
     setting_of_listener,
     super_users,
 )
-from tidegate.runtime.listeners import Listener, SecurityProtocol
-from tidegate.runtime.tls import ClientAuth
+from tidegate.runtime.connections.listeners import Listener, SecurityProtocol
+from tidegate.runtime.connections.tls import ClientAuth
 from tidegate.security.principals import Principal
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

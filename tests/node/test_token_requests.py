@@ -19,7 +19,7 @@ from tidegate.node.serving.requests import RequestContext
 from tidegate.proto import controller_pb2 as pb
 from tidegate.proto import metadata_pb2
 from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.listeners import SecurityProtocol
+from tidegate.runtime.connections.listeners import SecurityProtocol
 from tidegate.security.acls import Acl, AclOperation, PermissionType, ResourcePattern, ResourceType
 from tidegate.security.delegation_tokens import DelegationToken, TokenSettings, token_hmac
 from tidegate.security.principals import ANONYMOUS, Principal

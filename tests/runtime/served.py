@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tidegate.runtime.frames import FrameConnection
+from tidegate.runtime.connections.frames import FrameConnection
 from tidegate.runtime.network import FrameServer, connect_frames, serve_frames
 
 HOST = "127.0.0.1"

@@ -15,8 +15,8 @@ from unittest.mock import MagicMock
 
 import pytest
 from tidegate.runtime import http
+from tidegate.runtime.connections.tls import ClientAuth, ClientTls, ServerTls, TlsFiles
 from tidegate.runtime.http import CONNECTIONS_MAX, HttpServer, Page, ask, serve_pages
-from tidegate.runtime.tls import ClientAuth, ClientTls, ServerTls, TlsFiles
 from tidegate.tests.certificates import Authority
 from tidegate.tests.eventually import eventually
 

@@ -16,10 +16,11 @@ import sys
 
 import grpc
 import pytest
-from tidegate.runtime import frames, network
-from tidegate.runtime.frame_memory import FIRST_BUFFER_BYTES, ByteBudget, FrameLease
-from tidegate.runtime.frames import FrameConnection, LogLimiter
-from tidegate.runtime.host_names import host_problem
+from tidegate.runtime import network
+from tidegate.runtime.connections import frames
+from tidegate.runtime.connections.frame_memory import FIRST_BUFFER_BYTES, ByteBudget, FrameLease
+from tidegate.runtime.connections.frames import FrameConnection, LogLimiter
+from tidegate.runtime.connections.host_names import host_problem
 from tidegate.runtime.http import get
 from tidegate.runtime.network import PortInUse, connect_frames, free_port, serve_frames
 from tidegate.tests.eventually import eventually

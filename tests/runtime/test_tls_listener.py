@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from tidegate.runtime import network
-from tidegate.runtime.network import FrameConnection, FrameServer, connect_frames, serve_frames
-from tidegate.runtime.tls import (
+from tidegate.runtime.connections.tls import (
     ClientAuth,
     ClientTls,
     MutualTls,
@@ -20,6 +19,7 @@ from tidegate.runtime.tls import (
     TlsFiles,
     TlsOptions,
 )
+from tidegate.runtime.network import FrameConnection, FrameServer, connect_frames, serve_frames
 from tidegate.tests.certificates import Authority
 from tidegate.tests.eventually import eventually
 

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tidegate.node.serving.authentication import Authentication, ListenerIdentity
 from tidegate.node.settings.security_settings import ListenerSecurity
 from tidegate.runtime.clock import ManualClock
-from tidegate.runtime.listeners import SecurityProtocol
-from tidegate.runtime.tls import ClientAuth, TlsOptions
+from tidegate.runtime.connections.listeners import SecurityProtocol
+from tidegate.runtime.connections.tls import ClientAuth, TlsOptions
 from tidegate.security.bearer_tokens import TokenRules, parse_key_set
 from tidegate.security.delegation_tokens import DelegationToken, token_password
 from tidegate.security.principals import Principal, SslPrincipalMapper

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from tidegate.runtime.tls import MutualTls, TlsError, TlsFiles, certified_nodes
+from tidegate.runtime.connections.tls import MutualTls, TlsError, TlsFiles, certified_nodes
 from tidegate.security.certificates import (
     Authority,
     Certificate,

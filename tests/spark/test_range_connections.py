@@ -23,10 +23,10 @@ from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.proto.range_chunks import RecordsChunk, serialize
 from tidegate.proto.range_frames import CHUNK, CONFIRMED, END, FAILED, GREETING, STORED
-from tidegate.runtime import file_sending
-from tidegate.runtime.blocking_frames import PIECE_BYTES, BlockingFrames
+from tidegate.runtime.connections import file_sending
+from tidegate.runtime.connections.blocking_frames import PIECE_BYTES, BlockingFrames
+from tidegate.runtime.connections.file_sending import FilePart
 from tidegate.runtime.disk import RealFile
-from tidegate.runtime.file_sending import FilePart
 from tidegate.runtime.network import PortInUse, free_port, grpc_channel_blocking
 from tidegate.security.quotas import QuotaEntity, QuotaKind
 from tidegate.spark.connecting import range_connections

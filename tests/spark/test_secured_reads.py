@@ -21,9 +21,9 @@ from tidegate.node.serving.key_set import BearerKeys
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto import data_pb2_grpc
 from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.grpc_tls import channel_credentials, server_credentials
+from tidegate.runtime.connections.grpc_tls import channel_credentials, server_credentials
+from tidegate.runtime.connections.tls import ClientAuth, ServerTls, TlsFiles
 from tidegate.runtime.network import free_port, grpc_channel_blocking
-from tidegate.runtime.tls import ClientAuth, ServerTls, TlsFiles
 from tidegate.security.acls import (
     Acl,
     AclOperation,

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from tidegate.node.data import data_service
-from tidegate.runtime.file_sending import FilePart
+from tidegate.runtime.connections.file_sending import FilePart
 from tidegate.spark.session import local_session, stop_session
 from tidegate.storage.log.bulk_read import BulkRead
 from tidegate.wire.records import NewRecord

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tidegate.runtime.listeners import parse_listener
+from tidegate.runtime.connections.listeners import parse_listener
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_TIMEOUT_S = 300

@@ -47,7 +47,7 @@ from ....controller.state.model import (
 from ....controller.state.resource_settings import GROUP_LIMITS, ResourceType
 from ....proto import controller_pb2 as rpc
 from ....proto import metadata_pb2 as pb
-from ....runtime.listeners import SecurityProtocol
+from ....runtime.connections.listeners import SecurityProtocol
 from ....security.acls import AclOperation, PatternType, PermissionType
 from ....security.acls import ResourceType as ResourceKind
 from ....security.quotas import QuotaKind

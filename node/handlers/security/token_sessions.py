@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....runtime.listeners import SecurityProtocol
+from ....runtime.connections.listeners import SecurityProtocol
 from ....security.principals import ANONYMOUS
 from ....wire.errors import ErrorCode, KafkaError
 from ...serving.requests import RequestContext

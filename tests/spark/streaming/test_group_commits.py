@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pytest
 from tidegate.client import blocking
-from tidegate.runtime.tls import TlsError
+from tidegate.runtime.connections.tls import TlsError
 from tidegate.security.client_security import ClientSecurity, SecurityError
 from tidegate.spark.streaming.group_commits import COMMIT_TIMEOUT_S, GroupCommits, kafka_committer
 from tidegate.wire.errors import ErrorCode, KafkaError

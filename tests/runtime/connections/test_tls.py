@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidegate.runtime.tls import MutualTls, TlsError, TlsFiles, certified_nodes
+from tidegate.runtime.connections.tls import MutualTls, TlsError, TlsFiles, certified_nodes
 from tidegate.tests.certificates import Authority
 
 

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tidegate.runtime import file_sending
-from tidegate.runtime.blocking_frames import connect_blocking
+from tidegate.runtime.connections import file_sending
+from tidegate.runtime.connections.blocking_frames import connect_blocking
+from tidegate.runtime.connections.file_sending import FilePart, FileSender, SendFailed
+from tidegate.runtime.connections.frames import FrameConnection, frame_length
 from tidegate.runtime.disk import File, RealDisk
-from tidegate.runtime.file_sending import FilePart, FileSender, SendFailed
-from tidegate.runtime.frames import FrameConnection, frame_length
 from tidegate.runtime.network import FrameServer
 from tidegate.tests.eventually import eventually
 

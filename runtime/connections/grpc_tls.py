@@ -1,4 +1,4 @@
-"""TLS of gRPC: credentials of servers and channels from the PEM files of `runtime/tls.py`.
+"""TLS of gRPC: credentials of servers and channels from the PEM files of `tls.py`.
 
 gRPC has its own TLS (BoringSSL, 1.2 and 1.3): versions and ciphers cannot be chosen, and a server's port
 either requires certificates of its clients or asks for none.  A server reads its files again when they have
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import grpc
 
-from . import logs
+from .. import logs
 from .tls import ClientAuth, MutualTls, Pem, ServerTls, TlsError, TlsFiles
 
 log = logs.get(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidegate.runtime.listeners import (
+from tidegate.runtime.connections.listeners import (
     Listener,
     ListenerError,
     SecurityProtocol,

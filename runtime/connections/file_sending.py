@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from .disk import File
+from ..disk import File
 
 WAIT_MS: Final = 1
 """So long a thread waits for a socket that is full; then the loop does.  A quick reader makes room in it."""

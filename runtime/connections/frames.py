@@ -41,10 +41,10 @@ from concurrent.futures import Executor
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from . import logs
+from .. import logs
+from ..turns import LoopTurns
 from .file_sending import FileSender, Made, SendFailed
 from .frame_memory import FIRST_BUFFER_BYTES, BufferPool, ByteBudget, FrameLease
-from .turns import LoopTurns
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -8,12 +8,12 @@ import random
 import struct
 
 import pytest
-from tidegate.runtime import frames
-from tidegate.runtime.frame_memory import FIRST_BUFFER_BYTES, BufferPool, ByteBudget, FrameLease
-from tidegate.runtime.frames import RATE_MIN, SLOW_FRAME_S, STALLED_FRAME_S
+from tidegate.runtime.connections import frames
+from tidegate.runtime.connections.frame_memory import FIRST_BUFFER_BYTES, BufferPool, ByteBudget, FrameLease
+from tidegate.runtime.connections.frames import RATE_MIN, SLOW_FRAME_S, STALLED_FRAME_S
 from tidegate.tests.eventually import eventually
 
-from .served import Served, echo, framed, refusals, serving
+from ..served import Served, echo, framed, refusals, serving
 
 MIB = 1 << 20
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tidegate.runtime.grpc_tls import channel_credentials, server_credentials
+from tidegate.runtime.connections.grpc_tls import channel_credentials, server_credentials
+from tidegate.runtime.connections.tls import ClientAuth, ServerTls, TlsError, TlsFiles
 from tidegate.runtime.network import bind_grpc, grpc_channel, grpc_server
-from tidegate.runtime.tls import ClientAuth, ServerTls, TlsError, TlsFiles
 from tidegate.tests.certificates import Authority
 
 

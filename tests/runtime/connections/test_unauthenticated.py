@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from tidegate.runtime import network
+from tidegate.runtime.connections.tls import ClientTls, ServerTls, TlsFiles
+from tidegate.runtime.connections.unauthenticated import Abort, Unauthenticated
 from tidegate.runtime.network import FrameConnection, FrameServer, serve_frames
-from tidegate.runtime.tls import ClientTls, ServerTls, TlsFiles
-from tidegate.runtime.unauthenticated import Abort, Unauthenticated
 from tidegate.tests.certificates import Authority
 from tidegate.tests.eventually import eventually
 

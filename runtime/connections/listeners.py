@@ -1,7 +1,8 @@
 """Listeners as Kafka writes them: `NAME://host:port`, each name with a security protocol.
 
-Pure: text in, values out, and errors in Kafka's own words (`tests/runtime/test_listeners.py` has what a
-Kafka 4.1.1 said of the same text).  Names are compared in capitals.
+Pure: text in, values out, and errors in Kafka's own words
+(`tests/runtime/connections/test_listeners.py` has what a Kafka 4.1.1 said of the same text).  Names are
+compared in capitals.
 """
 
 from __future__ import annotations
