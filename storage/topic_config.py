@@ -4,8 +4,9 @@ own view of it.
 The table `TOPIC_CONFIGS` has name, type, bounds and default of each key: the controller validates with it,
 and DescribeConfigs prints it.  Not in it: what a log makes of a key (`LogConfig`, below), from which level of
 the metadata on it exists (`controller/state/features.py`), and whether a state topic may carry it
-(`controller/planning/topic_settings.py`).  Names, types, defaults and what is accepted are those of Kafka 4.1
-(`tests/node/test_kafka_settings.py` compares them with what a Kafka answered), with these stated differences:
+(`controller/planning/settings/topic_settings.py`).  Names, types, defaults and what is accepted are those of
+Kafka 4.1 (`tests/node/test_kafka_settings.py` compares them with what a Kafka answered), with these stated
+differences:
 
 * `flush.policy` (ours) says when an acks=all write counts: `always` = flushed to disk by the in-sync
   replicas, `os` = Kafka's way, to which `flush.messages` and `flush.ms` add what they mean in Kafka;

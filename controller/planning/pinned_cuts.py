@@ -39,8 +39,8 @@ from ..state.pinned_cuts import (
     too_large,
     with_pin_id,
 )
+from .brokers.sessions import BrokerSessions, Leaderships
 from .plan import Plan
-from .sessions import BrokerSessions, Leaderships
 
 UNCONFIRMED_MS: Final = 60_000
 """How long a pin stays without a confirmation: longer than a node waits for it."""

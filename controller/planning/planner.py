@@ -5,8 +5,8 @@ the cluster state; a plan does, when its commands are committed and applied.  It
 the commands in flight lead to (`service/pipeline.py`), and its answers to brokers on the applied state.
 
 What it keeps itself, in memory, for one leadership:
-* `sessions`: what the brokers have said (`sessions.py`).  Heartbeats, registrations, ISR changes, `fence` and
-  `tick` change it.  The next controller gives every broker a whole session.
+* `sessions`: what the brokers have said (`brokers/sessions.py`).  Heartbeats, registrations, ISR changes,
+  `fence` and `tick` change it.  The next controller gives every broker a whole session.
 * `_repaired_index`: the entry at which `tick` last looked whether partitions need a repair.  The next
   controller looks at its first tick.
 * `_rebalance_at`: when `tick` next returns leaderships to their preferred replicas.
@@ -35,14 +35,14 @@ from ..state.model import PRODUCER_ID_BLOCK, SESSIONS_LEVEL, BrokerState, metada
 from ..state.resource_settings import GROUP_LIMITS, GroupLimits
 from ..state.security_commands import scram_record
 from ..state.topic_defaults import missing_defaults
-from .controlled_shutdown import plan_shutdown
+from .brokers.controlled_shutdown import plan_shutdown
+from .brokers.registration import broker_with_epoch
+from .brokers.sessions import BrokerSessions
 from .delegation_tokens import plan_ended_tokens
-from .elections import Loss, Wanted, able, change_operations, needed_changes, preferred_leader
-from .moves import advanced, moving
+from .partitions.elections import Loss, Wanted, able, change_operations, needed_changes, preferred_leader
+from .partitions.moves import advanced, moving
 from .pinned_cuts import plan_expired_cuts
 from .plan import Plan
-from .registration import broker_with_epoch
-from .sessions import BrokerSessions
 
 
 @dataclass(slots=True, frozen=True)

@@ -24,10 +24,10 @@ from ..state.cluster_state import ClusterState
 from ..state.features import require_setting_levels
 from ..state.model import ALL_NODES, INTERNAL_TOPICS, PartitionState, TopicState, topic_name_problem
 from ..state.topic_defaults import controllers_defaults, inherited
-from .elections import Wanted, change_operations
-from .placement import Load, check_assignments, place
+from .partitions.elections import Wanted, change_operations
+from .partitions.placement import Load, check_assignments, place
 from .planner import ControllerConfig
-from .topic_settings import (
+from .settings.topic_settings import (
     check_may_be_flushed,
     check_state_topic,
     check_stays_compacted,

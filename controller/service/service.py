@@ -28,19 +28,20 @@ from ...security.delegation_tokens import TokensByHmac
 from ...security.quotas import ClientQuotas, QuotaKind
 from ...wire.errors import ErrorCode, KafkaError
 from ..planning import topics
-from ..planning.controlled_shutdown import shutdown_began
+from ..planning.brokers.controlled_shutdown import shutdown_began
+from ..planning.brokers.registration import plan_registration, plan_unregistration
 from ..planning.delegation_tokens import TokenPlan, plan_delegation_token
 from ..planning.feature_updates import plan_update
-from ..planning.isr_changes import plan_isr_changes
-from ..planning.node_settings import plan_node_configuration
+from ..planning.partitions.isr_changes import plan_isr_changes
+from ..planning.partitions.partition_plan import PartitionPlan
+from ..planning.partitions.reassignments import plan_reassignments
+from ..planning.partitions.requested_elections import plan_elections
 from ..planning.pinned_cuts import PinPlan, plan_pinned_cut
-from ..planning.plan import PartitionPlan, Plan
+from ..planning.plan import Plan
 from ..planning.planner import ControllerConfig, ControllerPlanner
-from ..planning.reassignments import plan_reassignments
-from ..planning.registration import plan_registration, plan_unregistration
-from ..planning.requested_elections import plan_elections
-from ..planning.resource_configs import plan_resource_configuration
 from ..planning.security import SecurityPlan, plan_security
+from ..planning.settings.node_settings import plan_node_configuration
+from ..planning.settings.resource_configs import plan_resource_configuration
 from ..raft.contract import Contact, FollowerView
 from ..state.features import SUPPORTED, Ranges, as_messages, ranges_of, shown
 from ..state.model import ApplyResult

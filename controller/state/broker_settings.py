@@ -1,6 +1,6 @@
 """The table of the settings of brokers that clients set while the brokers run (KIP-226): name, type, range,
-meaning.  Pure, as the table of topics is.  (Plans that change them: `planning/node_settings.py`; the settings
-of a node's file: `node/settings/definitions.py`.)
+meaning.  Pure, as the table of topics is.  (Plans that change them: `planning/settings/node_settings.py`; the
+settings of a node's file: `node/settings/definitions.py`.)
 
 Names, types and what is accepted are Kafka's (`tests/node/test_kafka_settings.py`).  Those that give topics
 their defaults are made from the table of topics; `topic_defaults.py` says what topics make of them.

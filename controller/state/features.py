@@ -14,10 +14,11 @@ client gets an error that says why.  A new *field* of an operation that exists i
 reached it (`partition_changes.py` shows how); a field of a snapshot is empty below its level.
 Both stand in `model.FIELD_LEVELS` (`test_field_levels.py` plays plans and snapshots at each level).  A new
 *setting* of a topic, and a new value of an old one, gets its level in `SETTING_LEVELS` or `VALUE_LEVELS`
-here, a new setting of nodes in `planning/node_settings.py`: the plans of CreateTopics and AlterConfigs refuse
-it below that, and what a node writes by itself (state topics, auto-creation) leaves it out.  Tests hold that
-no operation, field, setting or value is without a level, or has one that a release has.  What travels only in
-a request between nodes needs no level, where a receiver of an older version may ignore it.
+here, a new setting of nodes in `planning/settings/node_settings.py`: the plans of CreateTopics and
+AlterConfigs refuse it below that, and what a node writes by itself (state topics, auto-creation) leaves it
+out.  Tests hold that no operation, field, setting or value is without a level, or has one that a release has.
+What travels only in a request between nodes needs no level, where a receiver of an older version may ignore
+it.
 
 The feature's name was `metadata.version` up to level 3, which in Kafka is another thing: its tools would
 print a release of Kafka for it.  In the log those levels keep that name, and level 4 takes its place under

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from ...controller.planning.reachability import Life
+from ...controller.planning.brokers.reachability import Life
 from ...controller.remote.client import ControllerClient
 from ...controller.remote.metadata_follower import MetadataFollower
 from ...controller.state.cluster_state import ClusterState

@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ...controller.planning.reachability import Life
+from ...controller.planning.brokers.reachability import Life
 from ...controller.remote.client import ControllerClient
 from ...controller.remote.metadata_follower import SILENCE_S_MAX
 from ...controller.state.broker_fields import Replica, encode_replicas

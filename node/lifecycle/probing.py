@@ -5,8 +5,8 @@ A broker connects to every other running broker, at the address that the other o
 connection and with a new DNS lookup, and repeats that until the other one has answered.  The question is an
 ApiVersions request, which every version of a node answers; its client id names both brokers with their
 epochs.  The broker that is asked notes which brokers reached it, and its heartbeats send them to the
-controller (`controller/planning/reachability.py`).  It answers an error when the question means another
-broker: an address may belong to another broker now.
+controller (`controller/planning/brokers/reachability.py`).  It answers an error when the question means
+another broker: an address may belong to another broker now.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from ...controller.planning.reachability import Life
+from ...controller.planning.brokers.reachability import Life
 from ...controller.state.model import BrokerState
 from ...runtime import logs
 from ...runtime.clock import Clock

@@ -8,6 +8,6 @@
 | read from file, environment and command line, and checked | `configuration.py`, `node_listeners.py` |
 | read by the node's parts, once and for all | `Configuration` |
 | read by them as it holds now, and changed at run time | `RunTimeSettings` in `run_time_settings.py` |
-| checked when a client changes it | `controller/planning/node_settings.py` |
+| checked when a client changes it | `controller/planning/settings/node_settings.py` |
 | shown to clients | `node/serving/described_settings.py` |
 """

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from ...controller.planning.node_settings import effective
+from ...controller.planning.settings.node_settings import effective
 from ...controller.state.broker_settings import (
     BROKER_SETTINGS,
     CATCH_UP_SETTING,

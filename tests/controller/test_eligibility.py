@@ -9,7 +9,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from tidegate.controller.planning.isr_changes import _change_error
+from tidegate.controller.planning.partitions.isr_changes import _change_error
 from tidegate.controller.state.eligibility import Eligibility, Ineligible, isr_eligibility
 from tidegate.controller.state.model import (
     METADATA_VERSION,

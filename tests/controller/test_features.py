@@ -8,9 +8,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tidegate.controller.planning import node_settings
 from tidegate.controller.planning.feature_updates import plan_update
 from tidegate.controller.planning.planner import ControllerConfig
+from tidegate.controller.planning.settings import node_settings
 from tidegate.controller.planning.topics import plan_configuration, plan_creation
 from tidegate.controller.remote.client import VOTER_TIMEOUT_S
 from tidegate.controller.service import metadata_log
@@ -40,8 +40,8 @@ from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .controller_cluster import ControllerCluster, registration
+from .planning.test_planner import PlannerCluster
 from .test_field_levels import later_field_levels
-from .test_planner import PlannerCluster
 
 TRANSACTIONS = "transaction.version"
 FIRST_LEVEL = {

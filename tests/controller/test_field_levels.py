@@ -15,7 +15,8 @@ from google.protobuf.message import Message
 from tidegate.chaos.sim.quorum import commands
 from tidegate.chaos.sim.quorum.commands import Commands
 from tidegate.controller import planning
-from tidegate.controller.planning import planner, registration
+from tidegate.controller.planning import planner
+from tidegate.controller.planning.brokers import registration
 from tidegate.controller.planning.planner import ControllerPlanner
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (
@@ -137,7 +138,7 @@ def plans() -> set[str]:
     """Every function of `controller/planning/` that plans."""
     return {
         name
-        for path in Path(planning.__path__[0]).glob("*.py")
+        for path in Path(planning.__path__[0]).rglob("*.py")
         for name in re.findall(r"^def (plan_\w+)", path.read_text(), re.MULTILINE)
     }
 

@@ -19,9 +19,9 @@ from tidegate.chaos.sim.quorum.commands import KINDS, Commands
 from tidegate.chaos.sim.replication.clock import VirtualClock
 from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
 from tidegate.controller.planning import topics
+from tidegate.controller.planning.brokers.sessions import BrokerSessions
 from tidegate.controller.planning.pinned_cuts import UNCONFIRMED_MS
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
-from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.service import pipeline as planning
 from tidegate.controller.service.controller_leadership import ControllerLeadership
 from tidegate.controller.service.metadata_log import MetadataLog, NotController

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from tidegate.controller.planning import elections
+from tidegate.controller.planning.partitions import elections
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerConfig
 from tidegate.controller.remote.client import ControllerClient
@@ -26,7 +26,7 @@ from tidegate.security.delegation_tokens import TokenSettings, token_hmac
 from tidegate.wire.errors import ErrorCode, KafkaError
 
 from .controller_cluster import registration
-from .test_pinned_cuts import record as pinned_cut
+from .planning.test_pinned_cuts import record as pinned_cut
 from .test_plan_pipeline import Controller
 from .test_security_commands import ACL
 

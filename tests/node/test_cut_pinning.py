@@ -18,8 +18,8 @@ from tidegate.chaos.sim.disk import LyingDisk
 from tidegate.chaos.sim.replication.clock import VirtualClock
 from tidegate.chaos.sim.replication.virtual_loop import VirtualLoop
 from tidegate.controller.planning import pinned_cuts as planning
+from tidegate.controller.planning.brokers.sessions import BrokerSessions
 from tidegate.controller.planning.pinned_cuts import plan_pinned_cut
-from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import PINNED_CUTS_LEVEL
 from tidegate.node.cuts import pinning

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tidegate.controller.planning.node_settings import plan_node_configuration
+from tidegate.controller.planning.settings.node_settings import plan_node_configuration
 from tidegate.controller.state.broker_settings import BROKER_SETTINGS
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import ALL_NODES

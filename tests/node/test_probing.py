@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tidegate.controller.planning.reachability import Life
+from tidegate.controller.planning.brokers.reachability import Life
 from tidegate.controller.state.model import BrokerState
 from tidegate.node.cluster.cluster_view import ClusterView
 from tidegate.node.cluster.peers import confirm_identity

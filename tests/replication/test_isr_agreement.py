@@ -18,11 +18,12 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from tidegate.controller.planning import isr_changes, topics
+from tidegate.controller.planning import topics
+from tidegate.controller.planning.brokers.registration import plan_registration
+from tidegate.controller.planning.brokers.sessions import BrokerSessions
+from tidegate.controller.planning.partitions import isr_changes
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
-from tidegate.controller.planning.registration import plan_registration
-from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state.cluster_state import ClusterState

@@ -17,13 +17,15 @@ from tidegate.chaos.sim.replication.network import Weather
 from tidegate.chaos.sim.replication.node import NodeTimings
 from tidegate.chaos.sim.replication.options import Options, draw_first
 from tidegate.chaos.sim.runs import Broken
-from tidegate.controller.planning import isr_changes, moves, planner, registration
-from tidegate.controller.planning.elections import needed_changes
+from tidegate.controller.planning import planner
+from tidegate.controller.planning.brokers import registration
+from tidegate.controller.planning.brokers.reachability import Reachability, Reached
+from tidegate.controller.planning.brokers.registration import broker_with_epoch
+from tidegate.controller.planning.brokers.sessions import BrokerSessions
+from tidegate.controller.planning.partitions import isr_changes, moves
+from tidegate.controller.planning.partitions.elections import needed_changes
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerPlanner
-from tidegate.controller.planning.reachability import Reachability, Reached
-from tidegate.controller.planning.registration import broker_with_epoch
-from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.remote.client import ControllerClient
 from tidegate.controller.service.service import ControllerService
 from tidegate.controller.state import partition_changes

@@ -12,17 +12,17 @@ from random import Random
 from typing import TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
+from ....controller.planning.brokers.registration import plan_registration, plan_unregistration
 from ....controller.planning.feature_updates import plan_update
-from ....controller.planning.isr_changes import plan_isr_changes
-from ....controller.planning.node_settings import plan_node_configuration
+from ....controller.planning.partitions.isr_changes import plan_isr_changes
+from ....controller.planning.partitions.reassignments import plan_reassignments
+from ....controller.planning.partitions.requested_elections import plan_elections
 from ....controller.planning.pinned_cuts import plan_expired_cuts, plan_pinned_cut
 from ....controller.planning.plan import Plan
 from ....controller.planning.planner import ControllerConfig, ControllerPlanner
-from ....controller.planning.reassignments import plan_reassignments
-from ....controller.planning.registration import plan_registration, plan_unregistration
-from ....controller.planning.requested_elections import plan_elections
-from ....controller.planning.resource_configs import plan_resource_configuration
 from ....controller.planning.security import plan_security
+from ....controller.planning.settings.node_settings import plan_node_configuration
+from ....controller.planning.settings.resource_configs import plan_resource_configuration
 from ....controller.planning.topics import (
     plan_configuration,
     plan_creation,

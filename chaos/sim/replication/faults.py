@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from ....controller.planning import topics
-from ....controller.planning.elections import Wanted, change_operations
+from ....controller.planning.partitions.elections import Wanted, change_operations
 from ....controller.state.model import TopicState
 from ....proto import controller_pb2 as pb_rpc
 from ....proto import metadata_pb2 as pb

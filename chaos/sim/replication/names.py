@@ -12,7 +12,7 @@ from collections import Counter
 from functools import partial
 from random import Random
 
-from ....controller.planning.reachability import Life
+from ....controller.planning.brokers.reachability import Life
 from .virtual_loop import VirtualLoop
 
 

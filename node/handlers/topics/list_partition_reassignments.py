@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ....controller.planning.moves import moving
+from ....controller.planning.partitions.moves import moving
 from ....wire.errors import ErrorCode
 from ...serving.broker import Broker
 from ...serving.requests import Fields, RequestContext

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tidegate.controller.planning.elections import CachedElection, elect
+from tidegate.controller.planning.partitions.elections import CachedElection, elect
 from tidegate.controller.state import topic_table
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import NO_LEADER, PartitionState, TopicState

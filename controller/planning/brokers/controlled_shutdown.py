@@ -4,11 +4,11 @@ move, all other active brokers apply that entry, and only then the broker may st
 
 from __future__ import annotations
 
-from ...proto import metadata_pb2 as pb
-from ..state.cluster_state import ClusterState
-from ..state.model import BrokerState
-from .elections import change_operations, needed_changes
-from .plan import Plan
+from ....proto import metadata_pb2 as pb
+from ...state.cluster_state import ClusterState
+from ...state.model import BrokerState
+from ..partitions.elections import change_operations, needed_changes
+from ..plan import Plan
 from .sessions import BrokerSessions
 
 

@@ -6,7 +6,7 @@ one large topic.
 
 Every registered broker counts, as in Kafka: a fenced broker, or one that shuts down, gets replicas where the
 active brokers do not suffice, or where only it keeps racks apart.  It never leads, comes last among the
-replicas and is not in the ISR (`topics.py`); it joins the ISR when it is back and has a whole copy.
+replicas and is not in the ISR (`planning/topics.py`); it joins the ISR when it is back and has a whole copy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...wire.errors import ErrorCode, KafkaError
-from ..state.model import BrokerState, TopicState
+from ....wire.errors import ErrorCode, KafkaError
+from ...state.model import BrokerState, TopicState
 
 
 @dataclass(slots=True)

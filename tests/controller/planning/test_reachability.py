@@ -4,8 +4,8 @@ nothing."""
 from __future__ import annotations
 
 import pytest
-from tidegate.controller.planning.reachability import Reachability
-from tidegate.controller.planning.requested_elections import plan_elections
+from tidegate.controller.planning.brokers.reachability import Reachability
+from tidegate.controller.planning.partitions.requested_elections import plan_elections
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tidegate.controller.planning.isr_changes import plan_isr_changes
+from tidegate.controller.planning.partitions.isr_changes import plan_isr_changes
 from tidegate.controller.state.broker_fields import decode_replicas, encode_replicas
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 
-from .controller_cluster import registration
+from ..controller_cluster import registration
 from .test_planner import FLUSHED, PlannerCluster
 
 

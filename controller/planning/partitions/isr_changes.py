@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...proto import controller_pb2 as rpc
-from ...proto import metadata_pb2 as pb
-from ...wire.errors import ErrorCode, KafkaError
-from ..state.cluster_state import ClusterState
-from ..state.eligibility import Eligibility, isr_eligibility
-from ..state.model import NO_BROKER_EPOCH, PartitionState, TopicState
+from ....proto import controller_pb2 as rpc
+from ....proto import metadata_pb2 as pb
+from ....wire.errors import ErrorCode, KafkaError
+from ...state.cluster_state import ClusterState
+from ...state.eligibility import Eligibility, isr_eligibility
+from ...state.model import NO_BROKER_EPOCH, PartitionState, TopicState
+from ..brokers.registration import broker_with_epoch
+from ..brokers.sessions import BrokerSessions
+from ..plan import Plan
 from .elections import Wanted, change_operations, eligible_leaders
-from .plan import Plan
-from .registration import broker_with_epoch
-from .sessions import BrokerSessions
 
 
 class IsrPlan(NamedTuple):

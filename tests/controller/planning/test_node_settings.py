@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 import pytest
-from tidegate.controller.planning.node_settings import effective, plan_node_configuration
 from tidegate.controller.planning.plan import Plan
+from tidegate.controller.planning.settings.node_settings import effective, plan_node_configuration
 from tidegate.controller.state import model
 from tidegate.controller.state.broker_settings import BROKER_SETTINGS, CATCH_UP_SETTING, CLEANER_SETTING
 from tidegate.controller.state.cluster_state import ClusterState

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tidegate.controller.planning.brokers.sessions import BrokerSessions
 from tidegate.controller.planning.pinned_cuts import (
     UNCONFIRMED_MAX,
     UNCONFIRMED_MS,
@@ -15,7 +16,6 @@ from tidegate.controller.planning.pinned_cuts import (
     plan_expired_cuts,
     plan_pinned_cut,
 )
-from tidegate.controller.planning.sessions import BrokerSessions
 from tidegate.controller.state import pinned_cuts
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import PINNED_CUTS_LEVEL
@@ -24,7 +24,7 @@ from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .test_cluster_state import TOPIC_ID, Applier
+from ..test_cluster_state import TOPIC_ID, Applier
 from .test_planner import PlannerCluster
 
 MAX_MS = 10_000

@@ -8,13 +8,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tidegate.controller.planning import controlled_shutdown, isr_changes, topics
-from tidegate.controller.planning import registration as registrations
-from tidegate.controller.planning.controlled_shutdown import shutdown_began
-from tidegate.controller.planning.isr_changes import plan_isr_changes
+from tidegate.controller.planning import topics
+from tidegate.controller.planning.brokers import controlled_shutdown
+from tidegate.controller.planning.brokers import registration as registrations
+from tidegate.controller.planning.brokers.controlled_shutdown import shutdown_began
+from tidegate.controller.planning.brokers.registration import broker_with_epoch, plan_registration
+from tidegate.controller.planning.partitions import isr_changes
+from tidegate.controller.planning.partitions.isr_changes import plan_isr_changes
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerConfig, ControllerPlanner
-from tidegate.controller.planning.registration import broker_with_epoch, plan_registration
 from tidegate.controller.state import partition_changes
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (
@@ -34,7 +36,7 @@ from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .controller_cluster import registration
+from ..controller_cluster import registration
 
 SAFE: dict[str, Any] = {MIN_IN_SYNC_REPLICAS_CONFIG: "2", FLUSH_POLICY_CONFIG: "os"}
 FLUSHED: dict[str, Any] = {MIN_IN_SYNC_REPLICAS_CONFIG: "2"}

@@ -1,7 +1,7 @@
 """Moves of partitions as pure plans: a table of single moves, and random lives in which no committed record
 may lose its copies.
 
-The rules stand in `controller/planning/moves.py`; KIP-455, KIP-966, docs/semantics.md R13, R14.
+The rules stand in `controller/planning/partitions/moves.py`; KIP-455, KIP-966, docs/semantics.md R13, R14.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
-from tidegate.controller.planning import moves
-from tidegate.controller.planning.reassignments import plan_reassignments
+from tidegate.controller.planning.partitions import moves
+from tidegate.controller.planning.partitions.reassignments import plan_reassignments
 from tidegate.controller.state import partition_changes
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import (

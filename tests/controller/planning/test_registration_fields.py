@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidegate.controller.planning.registration import plan_registration
+from tidegate.controller.planning.brokers.registration import plan_registration
 from tidegate.controller.state.features import SUPPORTED, as_messages
 from tidegate.node import node
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode, KafkaError
 
-from .controller_cluster import registration
+from ..controller_cluster import registration
 from .test_planner import SAFE, PlannerCluster
 
 FIELDS = set(rpc.RegisterBrokerRequest.DESCRIPTOR.fields_by_name)

@@ -1,6 +1,6 @@
 """What a change makes of a topic's settings, and what state topics may carry.
 
-Two parts of `topics.py`, as pure as that: `future_config` carries out the single edits of a request;
+Two parts of `planning/topics.py`, as pure as that: `future_config` carries out the single edits of a request;
 `check_state_topic` holds the settings on which the coordinators' promises rest (docs/semantics.md T2), for
 every client.
 """
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from ...proto import controller_pb2 as rpc
-from ...storage.topic_config import TOPIC_CONFIGS, ConfigType, effective_topic_config, split_list
-from ...wire.errors import ErrorCode, KafkaError
-from ..state.model import (
+from ....proto import controller_pb2 as rpc
+from ....storage.topic_config import TOPIC_CONFIGS, ConfigType, effective_topic_config, split_list
+from ....wire.errors import ErrorCode, KafkaError
+from ...state.model import (
     FLUSH_POLICY_CONFIG,
     MIN_IN_SYNC_REPLICAS_CONFIG,
     UNCLEAN_ELECTION_CONFIG,

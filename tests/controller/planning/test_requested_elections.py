@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from tidegate.controller.planning import topics
+from tidegate.controller.planning.partitions.requested_elections import plan_elections
 from tidegate.controller.planning.plan import Plan
-from tidegate.controller.planning.requested_elections import plan_elections
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.wire.errors import ErrorCode
 

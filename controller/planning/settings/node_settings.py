@@ -12,22 +12,22 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from ...proto import controller_pb2 as rpc
-from ...proto import metadata_pb2 as pb
-from ...storage.topic_config import ConfigType, parsed_topic_config, split_list
-from ...wire.errors import ErrorCode, KafkaError
-from ..state.broker_settings import (
+from ....proto import controller_pb2 as rpc
+from ....proto import metadata_pb2 as pb
+from ....storage.topic_config import ConfigType, parsed_topic_config, split_list
+from ....wire.errors import ErrorCode, KafkaError
+from ...state.broker_settings import (
     BROKER_SETTINGS,
     CATCH_UP_SETTING,
     CLEANER_SETTING,
     parsed_setting,
 )
-from ..state.cluster_state import ClusterState
-from ..state.features import require_level, require_setting_levels
-from ..state.model import ALL_NODES, MIN_IN_SYNC_REPLICAS_CONFIG, NODE_SETTINGS_LEVEL, RESOURCES_LEVEL
-from ..state.topic_defaults import inherited
+from ...state.cluster_state import ClusterState
+from ...state.features import require_level, require_setting_levels
+from ...state.model import ALL_NODES, MIN_IN_SYNC_REPLICAS_CONFIG, NODE_SETTINGS_LEVEL, RESOURCES_LEVEL
+from ...state.topic_defaults import inherited
+from ..topics import TopicPlan, TopicPlans
 from .topic_settings import check_stays_compacted, edited
-from .topics import TopicPlan, TopicPlans
 
 LATER_NODE_SETTINGS: Final[Mapping[str, int]] = {}
 """The level of each setting of nodes that came after RESOURCES_LEVEL; a test demands a row of a new one."""

@@ -21,10 +21,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
-from ...proto import metadata_pb2 as pb
-from ..state.cluster_state import ClusterState
-from ..state.model import NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
-from .reachability import Reached
+from ....proto import metadata_pb2 as pb
+from ...state.cluster_state import ClusterState
+from ...state.model import NO_BROKER_EPOCH, NO_LEADER, PartitionState, TopicState
+from ..brokers.reachability import Reached
 
 CHANGES_PER_COMMAND_MAX = 4000  # well below the largest command, however many topics they are spread over
 

@@ -9,10 +9,11 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
-from tidegate.controller.planning import topic_settings, topics
-from tidegate.controller.planning.placement import Load, place
+from tidegate.controller.planning import topics
+from tidegate.controller.planning.partitions.placement import Load, place
 from tidegate.controller.planning.plan import Plan
-from tidegate.controller.planning.topic_settings import future_config
+from tidegate.controller.planning.settings import topic_settings
+from tidegate.controller.planning.settings.topic_settings import future_config
 from tidegate.controller.state.model import INTERNAL_TOPICS, BrokerState
 from tidegate.controller.state.validation import violations
 from tidegate.proto import controller_pb2 as rpc

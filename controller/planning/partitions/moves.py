@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from ..state.cluster_state import ClusterState
-from ..state.model import NO_LEADER, PartitionState, TopicState
+from ...state.cluster_state import ClusterState
+from ...state.model import NO_LEADER, PartitionState, TopicState
 from .elections import Wanted
 
 

@@ -4,9 +4,9 @@ kept by snapshots."""
 from __future__ import annotations
 
 import pytest
-from tidegate.controller.planning import resource_configs
 from tidegate.controller.planning.plan import Plan
-from tidegate.controller.planning.resource_configs import plan_resource_configuration
+from tidegate.controller.planning.settings import resource_configs
+from tidegate.controller.planning.settings.resource_configs import plan_resource_configuration
 from tidegate.controller.state.cluster_state import ClusterState
 from tidegate.controller.state.model import METADATA_VERSION
 from tidegate.controller.state.resource_settings import GROUP_LIMITS, ResourceType, matching_patterns

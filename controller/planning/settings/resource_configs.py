@@ -10,21 +10,21 @@ from collections import Counter
 from functools import partial
 from typing import Final
 
-from ...proto import controller_pb2 as rpc
-from ...proto import metadata_pb2 as pb
-from ...wire.errors import ErrorCode, KafkaError
-from ..state.cluster_state import ClusterState
-from ..state.features import require_level
-from ..state.model import RESOURCES_LEVEL
-from ..state.resource_settings import (
+from ....proto import controller_pb2 as rpc
+from ....proto import metadata_pb2 as pb
+from ....wire.errors import ErrorCode, KafkaError
+from ...state.cluster_state import ClusterState
+from ...state.features import require_level
+from ...state.model import RESOURCES_LEVEL
+from ...state.resource_settings import (
     SETTINGS_OF,
     ConfigKind,
     GroupLimits,
     ResourceType,
     check_config,
 )
+from ..topics import TopicPlan, TopicPlans
 from .topic_settings import edited
-from .topics import TopicPlan, TopicPlans
 
 RESOURCES_MAX: Final = 10_000
 """Resources that have settings, of all types: each is in the memory of every node and in every snapshot."""

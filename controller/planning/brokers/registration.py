@@ -6,14 +6,14 @@ epoch: one plan, in this order (docs/semantics.md M5).
 
 from __future__ import annotations
 
-from ...proto import controller_pb2 as rpc
-from ...proto import metadata_pb2 as pb
-from ...runtime.connections.host_names import host_problem
-from ...wire.errors import ErrorCode, KafkaError
-from ..state.broker_fields import checked_listeners, decode_replicas, encode_listeners, encode_replicas
-from ..state.cluster_state import ClusterState
-from ..state.features import level_problem, ranges_of, require_level
-from ..state.model import (
+from ....proto import controller_pb2 as rpc
+from ....proto import metadata_pb2 as pb
+from ....runtime.connections.host_names import host_problem
+from ....wire.errors import ErrorCode, KafkaError
+from ...state.broker_fields import checked_listeners, decode_replicas, encode_listeners, encode_replicas
+from ...state.cluster_state import ClusterState
+from ...state.features import level_problem, ranges_of, require_level
+from ...state.model import (
     LISTENERS_LEVEL,
     MOVES_LEVEL,
     NO_BROKER_EPOCH,
@@ -21,8 +21,8 @@ from ..state.model import (
     TopicState,
     metadata_level,
 )
-from .elections import Loss, Wanted, change_operations, needed_changes
-from .plan import Plan
+from ..partitions.elections import Loss, Wanted, change_operations, needed_changes
+from ..plan import Plan
 from .sessions import BrokerSessions
 
 REPLICAS_SHOWN_MAX = 5

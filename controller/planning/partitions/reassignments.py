@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ...proto import controller_pb2 as rpc
-from ...wire.errors import ErrorCode, KafkaError
-from ..state.cluster_state import ClusterState
-from ..state.features import require_level
-from ..state.model import (
+from ....proto import controller_pb2 as rpc
+from ....wire.errors import ErrorCode, KafkaError
+from ...state.cluster_state import ClusterState
+from ...state.features import require_level
+from ...state.model import (
     MIN_IN_SYNC_REPLICAS_CONFIG,
     MOVES_LEVEL,
     PartitionState,
@@ -21,7 +21,7 @@ from ..state.model import (
 )
 from .elections import Wanted, able
 from .moves import reassigned
-from .plan import PartitionPlan
+from .partition_plan import PartitionPlan
 
 LOST = ErrorCode.INVALID_UPDATE_VERSION, "the partition changed while its move was planned: ask again"
 

@@ -2,7 +2,7 @@
 
 Soft state, as Kafka's `BrokerHeartbeatManager`: silence is not replicated, so nothing here is in the metadata
 log, and the next controller begins anew and gives every broker a whole session before it may fence one
-(docs/semantics.md M9).  How long a session may be is replicated (M8, `planner.py`).
+(docs/semantics.md M9).  How long a session may be is replicated (M8, `planning/planner.py`).
 
 A session is      from                                        until
 live              the registration, or the begin of this      silence of a whole session: a tick plans the
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..state.model import BrokerState
+from ...state.model import BrokerState
 from .reachability import Reachability
 
 Leaderships = tuple[tuple[int, ...], ...]

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...proto import controller_pb2 as rpc
-from ...wire.errors import ErrorCode
-from ..state.cluster_state import ClusterState
-from ..state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
+from ....proto import controller_pb2 as rpc
+from ....wire.errors import ErrorCode
+from ...state.cluster_state import ClusterState
+from ...state.model import NO_LEADER, UNCLEAN_ELECTION_CONFIG, PartitionState, TopicState
+from ..brokers.reachability import Reached
 from .elections import Wanted, able, elect, preferred_leader
-from .plan import PartitionKey, PartitionPlan
-from .reachability import Reached
+from .partition_plan import PartitionKey, PartitionPlan
 
 LOST = (
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,

@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.controller.planning import elections, isr_changes
 from tidegate.controller.planning import topics as topic_plans
-from tidegate.controller.planning.placement import Load, place
+from tidegate.controller.planning.brokers.registration import plan_unregistration
+from tidegate.controller.planning.partitions import elections, isr_changes
+from tidegate.controller.planning.partitions.placement import Load, place
 from tidegate.controller.planning.plan import Plan
 from tidegate.controller.planning.planner import ControllerConfig
-from tidegate.controller.planning.registration import plan_unregistration
 from tidegate.controller.state.model import METADATA_VERSION, BrokerState, PartitionState, TopicState
 from tidegate.proto import controller_pb2 as rpc
 from tidegate.proto import metadata_pb2 as pb
