@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 from ...proto import data_pb2
 from ...proto.range_chunks import MalformedChunk, RecordsChunk, parse
 from ...proto.range_frames import CHUNK, CONFIRMED, END, FAILED, GREETING, OPEN_RANGE_CONNECTION, STORED
-from ...runtime.connections.blocking_frames import BlockingFrames, connect_blocking
 from ...runtime.clock import Clock
+from ...runtime.connections.blocking_frames import BlockingFrames, connect_blocking
 from ...runtime.logs import get
 from ...security.grpc_session import Metadata
 from ...wire.errors import ErrorCode
