@@ -17,8 +17,8 @@ from tidegate.spark.decoding import decode, kernel_decoder, numpy_decoder
 from tidegate.spark.decoding.columns import Target
 from tidegate.spark.decoding.decompression import Budget, Malformed, Piece, Section, decompress_pieces
 from tidegate.spark.schema import COLUMNS
+from tidegate.tests.spark.decoding.test_decode import FOREVER, batches, make_chunk
 from tidegate.tests.spark.kernel_builds import SOURCE, run_hostile
-from tidegate.tests.spark.test_decode import FOREVER, batches, make_chunk
 from tidegate.wire.compression import Compression
 from tidegate.wire.errors import KafkaError
 from tidegate.wire.primitives import zigzag
