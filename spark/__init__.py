@@ -1,4 +1,4 @@
-"""The Spark batch source `tidegate`, and a Spark session for one machine.
+"""The Spark source and sink `tidegate`, and a Spark session for one machine.
 
     from tidegate.spark import local_session
     spark = local_session("backfill")
@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ..client.consuming.cut import Cut, CutError
+    from .connecting.errors import ReadError
     from .decoding.decode import decoder_name
+    from .options import OptionError
     from .reading.counting import count_committed
     from .reading.cuts import cut
     from .session import local_session
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 _MODULE_OF: Final = {
     "Cut": "..client.consuming.cut",
     "CutError": "..client.consuming.cut",
+    "OptionError": ".options",
+    "ReadError": ".connecting.errors",
     "count_committed": ".reading.counting",
     "cut": ".reading.cuts",
     "decoder_name": ".decoding.decode",
@@ -39,7 +43,17 @@ _MODULE_OF: Final = {
     "register": ".source",
 }
 
-__all__ = ["Cut", "CutError", "count_committed", "cut", "decoder_name", "local_session", "register"]
+__all__ = [
+    "Cut",
+    "CutError",
+    "OptionError",
+    "ReadError",
+    "count_committed",
+    "cut",
+    "decoder_name",
+    "local_session",
+    "register",
+]
 
 
 def __getattr__(name: str) -> Any:

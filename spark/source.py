@@ -2,7 +2,7 @@
 "flights").load()`, and the same with `spark.readStream`.
 
 The driver parses the options and freezes the ranges; each task then fetches its range from the partition's
-leader over gRPC and yields Arrow batches.  Filters are deliberately not pushed down: in PySpark 4.3 an
+leader and yields Arrow batches.  Filters are deliberately not pushed down: in PySpark 4.3 an
 implementation of `pushFilters` makes every read fail by default, and gives wrong results where it is switched
 on.  Bounds are options instead.
 

@@ -13,6 +13,9 @@ and the leader epoch, and repeats, chunk by chunk:
    log still begins at or below the position (below the last stable offset a leader truncates nothing);
 3. only then send the chunk; gRPC's flow control holds the stream until the reader takes it.
 
+Over a range connection a chunk is sent from its file in place of 1 (`FileRead`), and 3 tells the reader that
+it counts: the node holds no bytes of it.
+
 So a reader gets no records that were read while this node lost the leadership.  The first chunk carries the
 aborted transactions of the *whole* range: all are decided, since the range ends at or below the last stable
 offset.  Where the cleaner removes some of their markers meanwhile, the stream ends with an error that may
@@ -24,12 +27,12 @@ Streams beyond those that the node serves at once wait in a fair queue (`range_t
 version gets a message while it waits.  So does a reader that has used more than its quota
 (`consumer_byte_rate`): its stream gives up its place until the debt is paid.
 
-The chunks of all streams are bounded in bytes.  A stream that must make room, since its reader takes nothing
-of its chunk, ends with its connection: while a message waits for its reader, gRPC's server for asyncio
-neither ends a call with an error nor frees the message.  To the reader this is a node that was lost: it
-connects again, and asks for the rest.  Whether a reader takes something is what its connection has
-acknowledged for ten seconds, by looks that are taken while a stream waits for room: behind a proxy that has
-full buffers a slow reader is acknowledged only now and then.
+The chunks that gRPC carries are bounded in bytes, those of all streams together.  A stream that must make
+room, since its reader takes nothing of its chunk, ends with its connection: while a message waits for its
+reader, gRPC's server for asyncio neither ends a call with an error nor frees the message.  To the reader this
+is a node that was lost: it connects again, and asks for the rest.  Whether a reader takes something is what
+its connection has acknowledged for ten seconds, by looks that are taken while a stream waits for room: behind
+a proxy that has full buffers a slow reader is acknowledged only now and then.
 
 A plan of ranges lets others run every few milliseconds; then it makes sure that this node still leads in the
 same epoch, and that the range is still there, and goes on in the segments that there are by then.

@@ -7,7 +7,8 @@ knows no leader, and waits longer and longer between attempts, until `retry_time
 progress.  For a topic that is not in the cluster's metadata it retries for some seconds only: the topic may
 have been created a moment ago; otherwise it was deleted.
 
-A stream has no deadline as a whole.  The client cancels it when it waits for the next chunk and the node is
+The records of a range come over a range connection where the leader has one, everything else over gRPC.  A
+stream has no deadline as a whole.  The client cancels it when it waits for the next chunk and the node is
 silent for STALL_TIMEOUT_S; the time in which the consumer processes a chunk does not count.
 """
 

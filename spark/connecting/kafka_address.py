@@ -1,5 +1,5 @@
-"""Finds gRPC addresses by a node's Kafka address: a reader's bootstrap may be either, since all commands take
-the Kafka one.
+"""Finds gRPC addresses by a node's Kafka address: the bootstrap of a reader or a sink may be
+either, since all commands take the Kafka one.
 
 Two requests of the Kafka protocol: Metadata names the brokers, and DescribeConfigs of one of them has the
 address of its gRPC listener.  That node names the rest of the cluster.

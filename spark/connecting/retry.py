@@ -1,4 +1,4 @@
-"""How long a read retries, and how long it waits for a silent node."""
+"""How long a read or a write retries, and how long a read waits for a silent node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task does: reads its range from the partition's leader over gRPC, and yields Arrow batches.
+"""What a task does: reads its range from the partition's leader, and yields Arrow batches.
 
 The same for a batch read and for a micro-batch of a stream.  On the driver, `connect` gives planning its
 client.

@@ -1,0 +1,1 @@
+"""Registration, controlled shutdown, sessions, and which brokers have reached which."""

@@ -1,0 +1,1 @@
+"""Where a partition's replicas are, which of them leads, and which are in sync."""

@@ -1,8 +1,8 @@
 """What a change makes of a topic's settings, and what state topics may carry.
 
-Two parts of `planning/topics.py`, as pure as that: `future_config` carries out the single edits of a request;
-`check_state_topic` holds the settings on which the coordinators' promises rest (docs/semantics.md T2), for
-every client.
+For `planning/topics.py` and its neighbours here, and as pure: `future_config` carries out the single edits of
+a request; `check_state_topic` holds the settings on which the coordinators' promises rest (docs/semantics.md
+T2), for every client.
 """
 
 from __future__ import annotations
