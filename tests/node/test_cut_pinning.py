@@ -561,7 +561,7 @@ def test_a_cut_is_confirmed_when_its_leader_knows_that_all_of_it_is_committed(lo
 @pytest.mark.parametrize("step", ["pin", "confirm"])
 @pytest.mark.parametrize("is_applied", [False, True])
 def test_a_client_that_goes_away_leaves_no_pin_behind(loop: VirtualLoop, step: str, is_applied: bool) -> None:
-    """Its call is cancelled before or after the controller has carried out a step, which nobody answers."""
+    """Its call is cancelled before or after the controller has carried out a step, and gets no answer."""
     world = World(loop)
     world.write(10)
     ask = world.change_pinned_cut

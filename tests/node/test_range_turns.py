@@ -116,7 +116,7 @@ def test_a_reader_stands_still_whose_connection_hardly_moves_for_each_of_its_chu
 
 
 def test_a_reader_is_looked_at_for_the_whole_time() -> None:
-    """Its bytes are acknowledged now and then, or it had no chunk to take, or nobody looked."""
+    """Its bytes are acknowledged now and then, or it had no chunk to take, or no look was taken."""
     turns, looks = RangeTurns(), Looks(3.0)
     a, b = (turns.enter(lambda: None, reader, 0) for reader in "ab")
     enough = 4 * MOVING_BYTES_S

@@ -240,7 +240,7 @@ class TestDescriptions:
         self, asked: list[int], scripted: Script, clients: Callable[..., DataClient],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        """Whoever listens there would get a question in the clear, and say where to log in."""
+        """A server that listens there would get a question in the clear, and say where to log in."""
         told: list[str] = []
         monkeypatch.setattr(nodes, "grpc_addresses", lambda address: told.append(address) or ())
         security = ClientSecurity("SASL_PLAINTEXT", username="alice", password="x")

@@ -132,7 +132,7 @@ def test_a_batch_that_was_committed_with_other_rows_fails(
     committed: int | None,
     now: int,
 ) -> None:
-    """Its rows would be nowhere, and nobody would know."""
+    """Its rows would be nowhere, without a word."""
     made, jobs = sink(monkeypatch, pb.COMMITTED, is_yours=False, rows=committed)
     with pytest.raises(WriteError, match=MISMATCH.format(now)) as failed:
         made.commit(results, "3")
