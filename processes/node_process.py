@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from ..runtime.disk import RealDisk
+from ..runtime.kernel_id import kernel_id
 
 LOG_TAIL_BYTES: Final = 16_384
 ERROR_MARKS: Final = ("tidegate-node: ", " ERROR ", " CRITICAL ", "Error: ")
@@ -38,14 +39,13 @@ class ProcessIdentity:
         """The identity of a running process; None when there is none, or only its zombie."""
         try:
             stat = _DISK.read(Path(f"/proc/{pid}/stat")).decode(errors="replace")
-            boot_id = _DISK.read(Path("/proc/sys/kernel/random/boot_id")).decode().strip()
         except (FileNotFoundError, ProcessLookupError):
             return None
         # the name in parentheses may hold anything; fields[0] is the state
         fields = stat.rpartition(")")[2].split()
         if fields[0] in ("Z", "X"):
             return None
-        return ProcessIdentity(pid, int(fields[19]), boot_id)
+        return ProcessIdentity(pid, int(fields[19]), kernel_id())
 
     def alive(self) -> bool:
         return ProcessIdentity.of(self.pid) == self

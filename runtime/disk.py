@@ -19,9 +19,10 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from . import faults
 
@@ -40,6 +41,13 @@ class ReadFailed(OSError):
     """The disk cannot read back one file or folder, which `filename` names."""
 
 
+class FileIdentity(NamedTuple):
+    """By which all processes of one kernel know a file, whatever it is called (`kernel_id.py`)."""
+
+    device: int
+    inode: int
+
+
 class File(Protocol):
     """An open file with positioned reads and writes; `write_*` write all bytes or raise OSError."""
 
@@ -50,6 +58,7 @@ class File(Protocol):
     def write_at(self, position: int, data: Buffer) -> None: ...
     def write_vector_at(self, position: int, buffers: Sequence[Buffer]) -> None: ...
     def size(self) -> int: ...
+    def identity(self) -> FileIdentity: ...
     def truncate(self, size: int) -> None: ...
     def sync_data(self) -> None: ...
     def forget_cached(self) -> None: ...
@@ -134,6 +143,9 @@ class RealFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    def identity(self) -> FileIdentity:
+        return _identity(os.fstat(self._fd))
+
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
 
@@ -155,6 +167,10 @@ class RealFile:
     # a caller that shares the file with other threads drops its reference instead of closing the file under
     # their reads
     __del__ = close
+
+
+def _identity(found: os.stat_result) -> FileIdentity:
+    return FileIdentity(found.st_dev, found.st_ino)
 
 
 def _failure_of_read(error: OSError, path: Path) -> OSError:
@@ -201,6 +217,17 @@ class RealDisk:
             return RealFile(path, os.open(path, flags))
         except OSError as error:
             raise _failure_of_read(error, path) from error
+
+    def open_same(self, path: Path, identity: FileIdentity) -> RealFile:
+        """To read a regular file that another process has named; FileNotFoundError when another one has its
+        name."""
+        found = os.stat(path)  # to open a pipe would wait, or let another process go on
+        if stat.S_ISREG(found.st_mode) and _identity(found) == identity:
+            file = self.open(path, read_only=True)
+            if file.identity() == identity:
+                return file
+            file.close()
+        raise FileNotFoundError(errno.ENOENT, "another file has this name", str(path))
 
     def exists(self, path: Path) -> bool:
         return os.path.exists(path)

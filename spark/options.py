@@ -62,6 +62,7 @@ _NAMES = (
     "maxRecordsPerPartition",
     "maxMemoryPerTask",
     "includeHeaders",
+    "readLocalFiles",
     "failOnDataLoss",
     "retryTimeoutMs",
 )
@@ -177,6 +178,7 @@ class ReadOptions:
     partition_records_max: int | None = None
     task_memory_bytes: int = MEMORY_PER_TASK_DEFAULT
     include_headers: bool = False
+    read_local_files: bool = True
     fail_on_data_loss: bool = True
     retry_timeout_ms: int = RETRY_TIMEOUT_MS_DEFAULT
     # options of security, by Kafka's names; never shown: they have passwords
@@ -341,6 +343,7 @@ def _read_options(
         partition_records_max=whole_number(given, "maxRecordsPerPartition", None, least=1),
         task_memory_bytes=_bytes(given, "maxMemoryPerTask", MEMORY_PER_TASK_DEFAULT, MEMORY_PER_TASK_MIN),
         include_headers=flag(given, "includeHeaders", default=False),
+        read_local_files=flag(given, "readLocalFiles", default=True),
         fail_on_data_loss=flag(given, "failOnDataLoss", default=True),
         retry_timeout_ms=whole_number(given, "retryTimeoutMs", RETRY_TIMEOUT_MS_DEFAULT, least=0) or 0,
         security=security,

@@ -41,7 +41,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from ...runtime.disk import ReadFailed
+from ...runtime.disk import FileIdentity, ReadFailed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -236,6 +236,9 @@ class LyingFile:
     def size(self) -> int:
         self._check()
         return len(self._inode.content)
+
+    def identity(self) -> FileIdentity:
+        raise OSError(errno.EOPNOTSUPP, "a simulated file has no other process", str(self.path))
 
     def truncate(self, size: int) -> None:
         self._check()

@@ -12,6 +12,8 @@ when the kernel has taken the one before.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,14 +30,19 @@ from ...proto.range_frames import (
     END,
     FAILED,
     GREETING,
+    IN_FILE,
+    NOT_READ,
+    READ,
     REQUEST_BYTES_MAX,
     STORED,
 )
 from ...runtime import logs
 from ...runtime.calm_logs import RateLimitedLines
-from ...runtime.connections.file_sending import Made, SendFailed
+from ...runtime.connections.file_sending import STILL_S, FilePart, Made, SendFailed
 from ...runtime.connections.frames import frame_length
 from ...runtime.connections.unauthenticated import Unauthenticated
+from ...runtime.disk import FileIdentity
+from ...runtime.kernel_id import kernel_id
 from ...runtime.network import (
     FrameConnection,
     FrameServer,
@@ -146,6 +153,8 @@ class RangeConnection:
         self._read: asyncio.Task[None] | None = None
         self._last: FileRead | None = None  # which the reader does not know to count yet
         self._is_torn = False  # a frame was not sent to its end
+        self._reads_files = False  # the reader, by itself
+        self._answer: asyncio.Future[bool] | None = None  # whether it has read what it was told to
         self._unauthenticated.began(self, self._now(), connection.abort)
         connection.limit_frames(TICKET_BYTES_MAX)
 
@@ -154,6 +163,8 @@ class RangeConnection:
     def on_frame(self, frame: memoryview) -> None:
         if self._caller is None:
             self._admit(bytes(frame))
+        elif self._answer is not None and not self._answer.done() and bytes(frame[:2]) in (READ, NOT_READ):
+            self._answer.set_result(bytes(frame) == READ)
         elif self._read is not None:
             self._refuse("the reader asks for a range while it is sent another one")
         else:
@@ -194,6 +205,7 @@ class RangeConnection:
             self._refuse("the frame is no request")
             return
         self._connection.owes_answer = True
+        self._reads_files = request.kernel_id != "" and request.kernel_id == kernel_id()
         self._read = spawn(self._serve(request, caller), f"range read {self._connection.peer}", self._failed)
 
     async def _serve(self, request: pb.ReadRangeRequest, caller: Caller) -> None:
@@ -231,9 +243,9 @@ class RangeConnection:
     async def _send_of_file(self, piece: FileRead) -> None:
         last = self._last
         assert last is None or last.counts, "the next chunk is read when the last one was looked at again"
-        first = b"" if last is None else frame_length(len(CONFIRMED)) + CONFIRMED
 
         def make() -> Made:
+            first = b"" if self._last is None else frame_length(len(CONFIRMED)) + CONFIRMED
             found, piece.fields.next_offset = piece.read.locate()
             piece.size = found.length
             begin = STORED + head(piece.fields, piece.size)
@@ -241,6 +253,8 @@ class RangeConnection:
             return first + frame_length(len(begin) + piece.size) + begin, found
 
         try:
+            if self._reads_files and await self._hand_over(piece):
+                return
             await self._connection.send_made(make, self._listener.threads)
         except SendFailed as failed:
             if not failed.in_file:
@@ -248,6 +262,42 @@ class RangeConnection:
             piece.failure, self._is_torn = failed.error, True
         except (KafkaError, OSError) as error:
             piece.failure = error
+
+    async def _hand_over(self, piece: FileRead) -> bool:
+        """Whether the reader, on this machine, has read the records itself.  Raises as `locate` does;
+        SendFailed."""
+
+        def place() -> tuple[FilePart, int, FileIdentity]:
+            found, next_offset = piece.read.locate()
+            return found, next_offset, found.file.identity()
+
+        self._confirm()
+        loop = asyncio.get_running_loop()
+        found, next_offset, identity = await loop.run_in_executor(self._listener.threads, place)
+        if not found.length:
+            return False
+        piece.fields.next_offset, piece.size = next_offset, found.length
+        in_file = pb.FileChunk(
+            chunk=piece.fields,
+            path=os.fsencode(found.file.path.absolute()),
+            device=identity.device,
+            inode=identity.inode,
+            position=found.start,
+            length=found.length,
+        )
+        answer = self._answer = loop.create_future()
+        self._connection.send(IN_FILE, in_file.SerializeToString())
+        try:
+            async with asyncio.timeout(STILL_S):
+                self._reads_files = await answer
+        except TimeoutError:
+            still = TimeoutError(errno.ETIMEDOUT, f"the reader has read nothing for {STILL_S:g} s")
+            raise SendFailed(still, in_file=False) from None
+        finally:
+            self._answer = None
+        if self._reads_files:
+            self._last = piece
+        return self._reads_files
 
     def _confirm(self) -> None:
         last, self._last = self._last, None

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ...runtime import logs
-from ...runtime.disk import OUT_OF_SPACE, Disk, File, FileLock
+from ...runtime.disk import OUT_OF_SPACE, Disk, File, FileIdentity, FileLock
 from ...storage.folders.data_folders import DataFolders
 
 if TYPE_CHECKING:
@@ -230,6 +230,9 @@ class _ReservingFile:
 
     def size(self) -> int:
         return self._file.size()
+
+    def identity(self) -> FileIdentity:
+        return self._file.identity()
 
     def truncate(self, size: int) -> None:
         self._file.truncate(size)

@@ -47,6 +47,16 @@ class BlockingFrames:
         poll.register(self._connection, select.POLLIN)
         return not poll.poll(0)
 
+    @property
+    def is_to_this_host(self) -> bool:
+        """Whether the other side has an address of this machine, which it seems to have through a tunnel,
+        too."""
+        try:
+            there, here = self._connection.getpeername()[0], self._connection.getsockname()[0]
+        except OSError:  # it is broken already
+            return False
+        return bool(there == here)
+
     def send(self, frame: bytes) -> None:
         self._connection.sendall(_LENGTH.pack(len(frame)) + frame)
 

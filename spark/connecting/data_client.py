@@ -57,9 +57,12 @@ class DataClient:
         clock: Clock | None = None,
         channels: Channels | None = None,
         security: ClientSecurity | None = None,
+        reads_local_files: bool = True,
     ) -> None:
         """`bootstrap`: gRPC or Kafka listeners of some nodes, each as host:port; with `security` gRPC
-        listeners.  `close` does not close passed `channels`, which were made with the same `security`."""
+        listeners.  `close` does not close passed `channels`, which were made with the same `security`.
+        `reads_local_files`: records of a node on this machine, where this process may."""
+        self._reads_local_files = reads_local_files
         self._clock = clock or SystemClock()
         self._retry_timeout_s = retry_timeout_ms / 1000
         # Half of the retry timeout, so that some is left for another leader.
@@ -496,7 +499,10 @@ class DataClient:
         self, connection: RangeConnection, endpoint: str, request: data_pb2.ReadRangeRequest
     ) -> Generator[RecordsChunk]:
         watch = StallWatchdog(self._clock, self._stall_timeout_s, connection.shut)
-        chunks, ranges = connection.read(request, watch.renew), self._channels.ranges
+        chunks, ranges = (
+            connection.read(request, watch.renew, reads_files=self._reads_local_files),
+            self._channels.ranges,
+        )
         try:
             while True:
                 with watch:

@@ -18,12 +18,25 @@ from google.protobuf.message import DecodeError
 
 from ...proto import data_pb2
 from ...proto.range_chunks import MalformedChunk, RecordsChunk, parse
-from ...proto.range_frames import CHUNK, CONFIRMED, END, FAILED, GREETING, OPEN_RANGE_CONNECTION, STORED
+from ...proto.range_frames import (
+    CHUNK,
+    CONFIRMED,
+    END,
+    FAILED,
+    GREETING,
+    IN_FILE,
+    NOT_READ,
+    OPEN_RANGE_CONNECTION,
+    READ,
+    STORED,
+)
 from ...runtime.clock import Clock
 from ...runtime.connections.blocking_frames import BlockingFrames, connect_blocking
+from ...runtime.kernel_id import kernel_id
 from ...runtime.logs import get
 from ...security.grpc_session import Metadata
 from ...wire.errors import ErrorCode
+from .local_files import LocalFiles
 
 log = get(__name__)
 
@@ -62,16 +75,26 @@ class RangeConnection:
         """Whether no read is in progress on it."""
         self.has_answered = False
         """Whether the last read has come to a chunk, or to its end."""
+        self._files = LocalFiles()
+        self._can_open = frames.is_to_this_host
+        """The files of this node; through a tunnel a node of another machine has an address of this one,
+        hence `kernel_id`."""
 
     def read(
-        self, request: data_pb2.ReadRangeRequest, heard: Callable[[], None] = lambda: None
+        self,
+        request: data_pb2.ReadRangeRequest,
+        heard: Callable[[], None] = lambda: None,
+        *,
+        reads_files: bool = True,
     ) -> Generator[RecordsChunk]:
         """The chunks; the records of each are in memory of their own.  `heard` is called whenever something
-        has come, also a part of a chunk.  Raises RangeRefused, RangeConnectionLost."""
+        has come, also a part of a chunk.  `reads_files`: also from the node's files, on its machine.  Raises
+        RangeRefused, RangeConnectionLost."""
         self._frames.heard = heard
+        request.kernel_id = kernel_id() if reads_files and self._can_open else ""
         try:
             self.is_idle = self.has_answered = False
-            stored: memoryview | None = None  # a chunk that does not count yet
+            stored: RecordsChunk | None = None  # it does not count yet
             self._frames.send(request.SerializeToString())
             while True:
                 message = self._frames.receive(MESSAGE_BYTES_MAX, _memory)
@@ -83,7 +106,7 @@ class RangeConnection:
                     self.has_answered = True
                     raise RangeRefused(detail)
                 if kind == CONFIRMED and stored is not None:
-                    chunk, stored = parse(stored), None
+                    chunk, stored = stored, None
                     self.has_answered = True
                     yield chunk
                 elif stored is not None:
@@ -93,7 +116,10 @@ class RangeConnection:
                     self.has_answered = self.has_answered or not chunk.fields.waiting
                     yield chunk
                 elif kind == STORED:
-                    stored = body
+                    stored = parse(body)
+                elif kind == IN_FILE and request.kernel_id:
+                    stored = self._read_file(data_pb2.FileChunk.FromString(bytes(body)), heard)
+                    self._frames.send(NOT_READ if stored is None else READ)
                 elif kind == END:
                     self.is_idle = True  # the reader looks whether it has the whole range
                     return
@@ -101,6 +127,18 @@ class RangeConnection:
                     raise RangeConnectionLost(f"a frame of unknown kind {kind.hex() or 'none'}")
         except (OSError, MalformedChunk, DecodeError) as problem:
             raise RangeConnectionLost(str(problem)) from problem
+        finally:
+            self._files.close()
+
+    def _read_file(self, told: data_pb2.FileChunk, heard: Callable[[], None]) -> RecordsChunk | None:
+        """None: this reader may not open the file, or cannot; then the node is to send its records, now and
+        later."""
+        try:
+            return self._files.read(told, MESSAGE_BYTES_MAX, heard)
+        except (OSError, ValueError) as problem:  # ValueError: a name that no file can have
+            log.info("file_not_read_here", path=os.fsdecode(told.path), reason=problem)
+            self._can_open = False
+            return None
 
     @property
     def is_usable(self) -> bool:

@@ -122,6 +122,7 @@ class RangeReader:
             retry_timeout_ms=self._options.retry_timeout_ms,
             channels=channels,
             security=security,
+            reads_local_files=self._options.read_local_files,
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
+    from tidegate.runtime.disk import FileIdentity
 
 
 class _Content:
@@ -50,6 +51,9 @@ class MemoryFile:
 
     def write_vector_at(self, position: int, buffers: Sequence[Buffer]) -> None:
         self.write_at(position, b"".join(bytes(memoryview(buffer).cast("B")) for buffer in buffers))
+
+    def identity(self) -> FileIdentity:
+        raise OSError(errno.EOPNOTSUPP, "no other process here", str(self.path))
 
     def size(self) -> int:
         return len(self._content.data)

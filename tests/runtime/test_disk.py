@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tidegate.runtime import disk as module
-from tidegate.runtime.disk import RealDisk
+from tidegate.runtime.disk import FileIdentity, RealDisk
 
 
 @pytest.fixture
@@ -143,3 +143,18 @@ def test_a_lock_is_exclusive_until_it_is_released(disk: RealDisk, tmp_path: Path
     lock.release()
     lock.release()
     disk.lock(tmp_path / "lock").release()
+
+
+def test_the_same_file_is_opened_by_any_name_and_no_other_by_its_name(disk: RealDisk, tmp_path: Path) -> None:
+    file = disk.open(tmp_path / "a", create=True)
+    file.write_at(0, b"a")
+    os.link(tmp_path / "a", tmp_path / "b")
+    assert disk.open_same(tmp_path / "b", file.identity()).read_at(0, 10) == b"a"
+    disk.write_atomic(tmp_path / "a", b"other")
+    with pytest.raises(FileNotFoundError, match="another file"):
+        disk.open_same(tmp_path / "a", file.identity())
+    with pytest.raises(FileNotFoundError):
+        disk.open_same(tmp_path / "c", file.identity())
+    folder = os.stat(tmp_path)
+    with pytest.raises(FileNotFoundError, match="another file"):
+        disk.open_same(tmp_path, FileIdentity(folder.st_dev, folder.st_ino))

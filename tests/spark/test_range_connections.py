@@ -8,7 +8,6 @@ import errno
 import gc
 import os
 import socket
-import struct
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -34,22 +33,15 @@ from tidegate.spark.connecting.answers import LeaderView
 from tidegate.spark.connecting.data_client import DataClient, offset_query
 from tidegate.spark.connecting.errors import ReadError, StreamLost
 from tidegate.spark.connecting.retry import StallWatchdog
-from tidegate.spark.reading.fetch import FetchedChunk, RangeRequest, fetch_range
+from tidegate.spark.reading.fetch import FetchedChunk, fetch_range
 from tidegate.storage.log.bulk_read import BulkRead, begin_bulk_read
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
-from tidegate.wire.records import NewRecord, decode_batch, encode_batch
+from tidegate.wire.records import decode_batch
 
 from .conftest import LeapingClock
-from .served import TOPIC_ID, ServedCluster, Step, committed, history
-
-_LENGTH = struct.Struct(">I")
-
-
-def large_steps(count: int, size: int = 700_000) -> list[Step]:
-    """Batches of one record, whose value has its number."""
-    records = [NewRecord(None, b"%09d" % number + bytes(size)) for number in range(count)]
-    return [Step(encode_batch([record]), [record], -1) for record in records]
+from .range_reads import LENGTH, Reader, all_of, large_steps, read, ticket, wanted, whole
+from .served import TOPIC_ID, ServedCluster, history
 
 
 @pytest.fixture
@@ -61,28 +53,9 @@ def cluster(tmp_path: Path) -> Iterator[ServedCluster]:
 
 @pytest.fixture
 def client(cluster: ServedCluster) -> Iterator[DataClient]:
-    client = DataClient([cluster.bootstrap.split(",")[0]], retry_timeout_ms=5_000)
+    client = DataClient([cluster.bootstrap.split(",")[0]], reads_local_files=False, retry_timeout_ms=5_000)
     yield client
     client.close()
-
-
-def whole(cluster: ServedCluster, topic: str = "flights") -> RangeRequest:
-    leader = cluster.metadata.topics[topic].partitions[0].leader
-    end = cluster.nodes[leader].replicas.replica(topic, 0).log.last_stable_offset
-    return RangeRequest(topic, TOPIC_ID.bytes, 0, 0, end, True, True)
-
-
-def read(client: DataClient, request: RangeRequest) -> list[tuple[int, bytes | None]]:
-    return [
-        (record.offset, record.value)
-        for chunk in fetch_range(client, request)
-        for position, _ in chunk.visible
-        for record in decode_batch(chunk.records, position)
-    ]
-
-
-def wanted(steps: list[Step]) -> list[tuple[int, bytes | None]]:
-    return [(offset, record.value) for offset, record in committed(steps)]
 
 
 def open_connections(cluster: ServedCluster, node: int = 1) -> int:
@@ -146,7 +119,10 @@ def test_a_slow_reader_takes_no_turn_and_gets_everything(
     monkeypatch.setattr(data_service, "PARK_AFTER_S", 0.02)
     cluster.fill("large", 0, large_steps(60), leader=1)
     cluster.nodes[1].service._turns = RangeTurns(active_max=1)
-    client, other = (DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000) for _ in range(2))
+    client, other = (
+        DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=5_000)
+        for _ in range(2)
+    )
     slow = fetch_range(client, whole(cluster, "large"))
     first = next(slow)
     for _ in range(3):
@@ -215,7 +191,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_chunk_takes_the_replica_offline(
         return send_at(file, descriptor, position, length)
 
     monkeypatch.setattr(RealFile, "send_at", fail)
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=20_000)
+    client = DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=20_000)
     request = whole(cluster, "large")
     found: list[list[tuple[int, bytes | None]]] = []
     reading = threading.Thread(target=lambda: found.append(read(client, request)))
@@ -246,7 +222,7 @@ def test_nothing_follows_a_torn_chunk(cluster: ServedCluster, monkeypatch: pytes
         reader.send(ticket(cluster))
         assert reader.receive() == GREETING
         reader.send(request.SerializeToString())
-        (size,) = _LENGTH.unpack(reader._stream.read(4))
+        (size,) = LENGTH.unpack(reader._stream.read(4))
         came = len(reader._stream.read())
     assert 100_000 < came < 100_100 < size
 
@@ -257,7 +233,7 @@ def test_a_file_that_is_too_short_is_no_record(cluster: ServedCluster) -> None:
     path = log.segments.active.path("log")
     with open(path, "r+b") as file:
         file.truncate(path.stat().st_size - 10)
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=500)
+    client = DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=500)
     with pytest.raises(ReadError):
         read(client, whole(cluster, "large"))
     assert log.is_offline
@@ -320,7 +296,9 @@ def test_a_port_that_is_not_reached_is_left_alone_for_longer_and_longer(
     cluster: ServedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = LeapingClock()
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000, clock=clock)
+    client = DataClient(
+        cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=5_000, clock=clock
+    )
     assert client._own_channels is not None
     client._own_channels.ranges._clock = clock
     ranges, port = cluster.nodes[1].ranges, cluster.nodes[1].ranges.port
@@ -345,7 +323,7 @@ def test_a_node_of_an_older_version_serves_over_grpc(
     cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_connections, "OPEN_RANGE_CONNECTION", "/tidegate.data.Data/NotKnown")
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    client = DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=5_000)
     assert read(client, whole(cluster)) == wanted(history(1, 300))
     assert open_connections(cluster) == 0
     client.close()
@@ -368,7 +346,7 @@ def test_a_connection_that_the_node_closed_is_not_used_again(
 
 
 def test_another_session_has_another_connection(cluster: ServedCluster) -> None:
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    client = DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=5_000)
     channels = client._own_channels
     assert channels is not None
     endpoint = f"127.0.0.1:{cluster.nodes[1].port}"
@@ -406,7 +384,7 @@ def test_a_lost_connection_takes_the_idle_ones_with_it(cluster: ServedCluster, c
 
 def test_a_session_that_ended_takes_its_connection_with_it(cluster: ServedCluster) -> None:
     ended = pb.ErrorDetail(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, message="the session has ended")
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    client = DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=5_000)
     with scripted(cluster, FAILED + ended.SerializeToString()):
         with pytest.raises(ReadError, match="the session has ended"):
             read(client, whole(cluster))
@@ -435,7 +413,7 @@ def test_a_server_that_never_greets_is_left_soon(
     cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_connections, "CONNECT_S", 0.5)
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    client = DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=5_000)
     ranges, port = cluster.nodes[1].ranges, cluster.nodes[1].ranges.port
     with socket.create_server(("127.0.0.1", 0)) as mute:
         ranges.port = mute.getsockname()[1]
@@ -464,9 +442,9 @@ def scripted(
                 prefix = stream.read(4)
                 if len(prefix) < 4:
                     return
-                stream.read(_LENGTH.unpack(prefix)[0])
+                stream.read(LENGTH.unpack(prefix)[0])
                 for frame in answers:
-                    opened.sendall(_LENGTH.pack(len(frame)) + frame)
+                    opened.sendall(LENGTH.pack(len(frame)) + frame)
             if not then_silent:
                 opened.shutdown(socket.SHUT_RDWR)
 
@@ -512,7 +490,7 @@ def chunk_of(cluster: ServedCluster) -> bytes:
 def test_a_node_that_answers_nonsense_gives_no_record(
     cluster: ServedCluster, frames: tuple[bytes, ...]
 ) -> None:
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    client = DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=5_000)
     with scripted(cluster, *frames):
         assert read(client, whole(cluster)) == wanted(history(1, 300)), "over gRPC"
     client.close()
@@ -537,7 +515,9 @@ def test_a_chunk_that_comes_slowly_is_no_silence(
 
     monkeypatch.setattr(StallWatchdog, "renew", note)
     clock = LeapingClock()
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=60_000, clock=clock)
+    client = DataClient(
+        cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=60_000, clock=clock
+    )
     leader = LeaderView(1, -1, f"127.0.0.1:{cluster.nodes[1].port}")
     client.leaders.begin_with("flights", 0, leader)
     ranges, port = cluster.nodes[1].ranges, cluster.nodes[1].ranges.port
@@ -546,17 +526,17 @@ def test_a_chunk_that_comes_slowly_is_no_silence(
     def answer(listening: socket.socket) -> None:
         opened = listening.accept()[0]
         with opened, opened.makefile("rb") as stream:
-            stream.read(_LENGTH.unpack(stream.read(4))[0])
-            opened.sendall(_LENGTH.pack(len(GREETING)) + GREETING)
-            stream.read(_LENGTH.unpack(stream.read(4))[0])
-            opened.sendall(_LENGTH.pack(len(chunk)))
+            stream.read(LENGTH.unpack(stream.read(4))[0])
+            opened.sendall(LENGTH.pack(len(GREETING)) + GREETING)
+            stream.read(LENGTH.unpack(stream.read(4))[0])
+            opened.sendall(LENGTH.pack(len(chunk)))
             for at in range(0, len(chunk), PIECE_BYTES):
                 clock.leapt_s += 20.0
                 heard.clear()
                 opened.sendall(chunk[at : at + PIECE_BYTES])
                 threading.Event().wait(0.3)  # the watch looks several times in between
                 assert at + PIECE_BYTES > len(chunk) or heard.wait(10)
-            opened.sendall(_LENGTH.pack(1) + CONFIRMED)
+            opened.sendall(LENGTH.pack(1) + CONFIRMED)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         ranges.port = listening.getsockname()[1]
@@ -572,7 +552,7 @@ def test_a_chunk_that_comes_slowly_is_no_silence(
 
 
 def test_a_frame_that_is_too_large_is_not_taken_into_memory(cluster: ServedCluster) -> None:
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    client = DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=5_000)
 
     taken: list[int] = []
 
@@ -591,7 +571,7 @@ def test_a_frame_that_is_too_large_is_not_taken_into_memory(cluster: ServedClust
 def test_another_server_at_the_port_is_noticed(
     cluster: ServedCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=5_000)
+    client = DataClient(cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=5_000)
     with scripted(cluster, greeting=b"SSH-2.0-OpenSSH_9"), caplog.at_level("INFO"):
         assert read(client, whole(cluster)) == wanted(history(1, 300)), "over gRPC"
     assert "another server answers there" in caplog.text
@@ -600,7 +580,9 @@ def test_another_server_at_the_port_is_noticed(
 
 def test_a_silent_node_is_given_up(cluster: ServedCluster) -> None:
     clock = LeapingClock()
-    client = DataClient(cluster.bootstrap.split(","), retry_timeout_ms=60_000, clock=clock)
+    client = DataClient(
+        cluster.bootstrap.split(","), reads_local_files=False, retry_timeout_ms=60_000, clock=clock
+    )
     leader = LeaderView(1, -1, f"127.0.0.1:{cluster.nodes[1].port}")
     client.leaders.begin_with("flights", 0, leader)
     with scripted(cluster, then_silent=True):
@@ -614,45 +596,6 @@ def test_a_silent_node_is_given_up(cluster: ServedCluster) -> None:
 
 
 # ---- a reader that is none ---------------------------------------------------------------------------------
-
-
-class Reader:
-    """By hand."""
-
-    def __init__(self, cluster: ServedCluster) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", cluster.nodes[1].ranges.port), 10)
-        self._stream = self.socket.makefile("rb")
-
-    def send(self, frame: bytes) -> None:
-        self.socket.sendall(_LENGTH.pack(len(frame)) + frame)
-
-    def receive(self) -> bytes:
-        """Empty at the end."""
-        try:
-            prefix = self._stream.read(4)
-            return self._stream.read(_LENGTH.unpack(prefix)[0]) if len(prefix) == 4 else b""
-        except ConnectionResetError:
-            return b""
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-        self.socket.close()
-
-
-def ticket(cluster: ServedCluster) -> bytes:
-    with grpc_channel_blocking(f"127.0.0.1:{cluster.nodes[1].port}") as channel:
-        reply = data_pb2_grpc.DataStub(channel).OpenRangeConnection(pb.OpenRangeConnectionRequest())
-    assert reply.port == cluster.nodes[1].ranges.port
-    return reply.ticket
-
-
-def all_of(cluster: ServedCluster) -> bytes:
-    end = whole(cluster).end
-    request = pb.ReadRangeRequest(topic="flights", partition=0, leader_epoch=-1, start=0, end=end)
-    return request.SerializeToString()
 
 
 @pytest.mark.parametrize(
@@ -674,7 +617,7 @@ def test_a_reader_without_a_ticket_is_one_of_few_and_not_for_long(cluster: Serve
         assert len(server.unauthenticated) == 0
     with Reader(cluster) as silent:
         wait_for(lambda: len(server.unauthenticated) == 1)
-        silent.socket.sendall(_LENGTH.pack(300))
+        silent.socket.sendall(LENGTH.pack(300))
         assert silent.receive() == b"", "no ticket is so long, and the node does not wait for it"
 
 
@@ -892,6 +835,8 @@ def test_an_idle_connection_ends_and_one_that_is_served_does_not(cluster: Served
 
 class FakeFrames:
     """What a node sends."""
+
+    is_to_this_host = False
 
     def __init__(self, *frames: bytes) -> None:
         self._left = list(frames)
