@@ -16,7 +16,7 @@ from ...proto import data_pb2
 from ...proto.range_chunks import RecordsChunk
 from ...runtime.disk import FileIdentity, RealDisk, RealFile
 
-PIECE_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 8 << 20
 """Of a slow disk each is a sign of life."""
 
 
