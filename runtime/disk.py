@@ -122,6 +122,13 @@ class RealFile:
         except OSError as error:
             raise _failure_of_read(error, self.path) from error
 
+    def read_into(self, position: int, room: memoryview) -> int:
+        """How many bytes from `position` are in `room` now; 0 only at the end of the file."""
+        try:
+            return os.preadv(self._fd, [room], position)
+        except OSError as error:
+            raise _failure_of_read(error, self.path) from error
+
     def send_at(self, descriptor: int, position: int, length: int) -> int:
         """Sends bytes from `position` to a non-blocking socket, without a copy of them; how many it took.
         Raises BlockingIOError for a full one, ConnectionError for one that is lost."""
@@ -221,9 +228,9 @@ class RealDisk:
     def open_same(self, path: Path, identity: FileIdentity) -> RealFile:
         """To read a regular file that another process has named; FileNotFoundError when another one has its
         name."""
-        found = os.stat(path)  # to open a pipe would wait, or let another process go on
+        found = os.stat(path)  # to open a pipe would let another process go on, and without O_NONBLOCK wait
         if stat.S_ISREG(found.st_mode) and _identity(found) == identity:
-            file = self.open(path, read_only=True)
+            file = RealFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
             if file.identity() == identity:
                 return file
             file.close()

@@ -16,5 +16,5 @@ def kernel_id() -> str:
     """Another one after each start of the machine; empty where the system does not tell (it is not Linux)."""
     try:
         return RealDisk().read(BOOT_ID).decode().strip()
-    except FileNotFoundError:
+    except OSError:  # or not to this process
         return ""

@@ -154,6 +154,7 @@ class RangeConnection:
         self._last: FileRead | None = None  # which the reader does not know to count yet
         self._is_torn = False  # a frame was not sent to its end
         self._reads_files = False  # the reader, by itself
+        self._topic = ""  # of the read in progress
         self._answer: asyncio.Future[bool] | None = None  # whether it has read what it was told to
         self._unauthenticated.began(self, self._now(), connection.abort)
         connection.limit_frames(TICKET_BYTES_MAX)
@@ -205,6 +206,7 @@ class RangeConnection:
             self._refuse("the frame is no request")
             return
         self._connection.owes_answer = True
+        self._topic = request.topic
         self._reads_files = request.kernel_id != "" and request.kernel_id == kernel_id()
         self._read = spawn(self._serve(request, caller), f"range read {self._connection.peer}", self._failed)
 
@@ -253,8 +255,12 @@ class RangeConnection:
             return first + frame_length(len(begin) + piece.size) + begin, found
 
         try:
-            if self._reads_files and await self._hand_over(piece):
-                return
+            if self._reads_files:
+                if await self._hand_over(piece):
+                    return
+                assert self._caller is not None
+                # the right may be taken back while the reader thinks
+                self._listener.access.require(self._caller, "ReadRange", self._topic)
             await self._connection.send_made(make, self._listener.threads)
         except SendFailed as failed:
             if not failed.in_file:

@@ -3,57 +3,81 @@
 The reader has no more rights by this: it opens the file as its own user, and one that may not gets the
 records over the connection.  Only a file with the device and inode that the node has open is read, and the
 node says afterwards whether what was read counts.
+
+A disk may answer nothing for long, and no call to it can be ended.  So each chunk is read in a thread, which
+is left to itself when the reader gives up.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 from ...proto import data_pb2
 from ...proto.range_chunks import RecordsChunk
-from ...runtime.disk import FileIdentity, RealDisk, RealFile
+from ...runtime.disk import FileIdentity, RealDisk
 
 PIECE_BYTES: Final = 8 << 20
 """Of a slow disk each is a sign of life."""
+Allocate = Callable[[int], memoryview]
 
 
 class LocalFiles:
-    """The file of one read after the other; one is open at a time."""
+    """For one thread, but for `give_up`."""
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
         self._disk = RealDisk()
-        self._identity: FileIdentity | None = None
-        self._file: RealFile | None = None
+        self._read: SimpleQueue[memoryview | Exception] = SimpleQueue()
 
     def read(self, told: data_pb2.FileChunk, bytes_max: int, heard: Callable[[], None]) -> RecordsChunk:
-        """The chunk with its records.  `heard` is called after each piece.  Raises OSError, also for bytes
-        that the file does not have, or for more than `bytes_max`."""
+        """The chunk with its records.  `heard` is called after each piece, in another thread.  Raises
+        OSError, also for bytes that the file does not have, or for more than `bytes_max`; ValueError for a
+        name that no file can have."""
         if not 0 < told.length <= bytes_max or told.position < 0:
             raise OSError(f"{told.length} bytes at {told.position} of a file are no chunk")
-        file = self._open(Path(os.fsdecode(told.path)), FileIdentity(told.device, told.inode))
-        pieces = []
-        position, end = told.position, told.position + told.length
-        while position < end:
-            piece = file.read_at(position, min(PIECE_BYTES, end - position))
-            if not piece:
-                raise OSError(f"{file.path} ends at {position}, {end - position} bytes too early")
-            pieces.append(piece)
-            position += len(piece)
-            heard()
-        return RecordsChunk(told.chunk, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        self._read = SimpleQueue()  # what a thread that was left finds is nobody's
+        thread = threading.Thread(
+            target=self._attempt, args=(told, heard, self._read), name="local-file", daemon=True
+        )
+        thread.start()
+        found = self._read.get()
+        if isinstance(found, Exception):
+            raise found
+        return RecordsChunk(told.chunk, found)
 
-    def close(self) -> None:
-        """The room of a file that was deleted meanwhile is free only then."""
-        file, self._file, self._identity = self._file, None, None
-        if file is not None:
+    def give_up(self) -> None:
+        """From any thread: a read in progress ends with OSError."""
+        self._read.put(OSError("the reader waits no longer for the disk"))
+
+    def _attempt(
+        self,
+        told: data_pb2.FileChunk,
+        heard: Callable[[], None],
+        read: SimpleQueue[memoryview | Exception],
+    ) -> None:
+        try:
+            read.put(self._records(told, heard))
+        except Exception as problem:
+            read.put(problem)
+
+    def _records(self, told: data_pb2.FileChunk, heard: Callable[[], None]) -> memoryview:
+        identity = FileIdentity(told.device, told.inode)
+        file = self._disk.open_same(Path(os.fsdecode(told.path)), identity)
+        try:  # it stays open for this chunk alone: the room of a deleted file is free when all have closed it
+            room = self._allocate(told.length)
+            done = 0
+            while done < told.length:
+                came = file.read_into(told.position + done, room[done : done + PIECE_BYTES])
+                if not came:
+                    missing = told.length - done
+                    raise OSError(f"{file.path} ends at {told.position + done}, {missing} bytes too early")
+                done += came
+                heard()
+            return room
+        finally:
             file.close()
-
-    def _open(self, path: Path, identity: FileIdentity) -> RealFile:
-        if self._file is None or identity != self._identity:
-            self.close()
-            self._file = self._disk.open_same(path, identity)
-            self._identity = identity
-        return self._file

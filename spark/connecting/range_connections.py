@@ -75,7 +75,7 @@ class RangeConnection:
         """Whether no read is in progress on it."""
         self.has_answered = False
         """Whether the last read has come to a chunk, or to its end."""
-        self._files = LocalFiles()
+        self._files = LocalFiles(_memory)
         self._can_open = frames.is_to_this_host
         """The files of this node; through a tunnel a node of another machine has an address of this one,
         hence `kernel_id`."""
@@ -119,6 +119,8 @@ class RangeConnection:
                     stored = parse(body)
                 elif kind == IN_FILE and request.kernel_id:
                     stored = self._read_file(data_pb2.FileChunk.FromString(bytes(body)), heard)
+                    if stored is None:
+                        request.kernel_id = ""  # the rest of this range is to be sent
                     self._frames.send(NOT_READ if stored is None else READ)
                 elif kind == END:
                     self.is_idle = True  # the reader looks whether it has the whole range
@@ -127,17 +129,15 @@ class RangeConnection:
                     raise RangeConnectionLost(f"a frame of unknown kind {kind.hex() or 'none'}")
         except (OSError, MalformedChunk, DecodeError) as problem:
             raise RangeConnectionLost(str(problem)) from problem
-        finally:
-            self._files.close()
 
     def _read_file(self, told: data_pb2.FileChunk, heard: Callable[[], None]) -> RecordsChunk | None:
-        """None: this reader may not open the file, or cannot; then the node is to send its records, now and
-        later."""
+        """None: this reader may not open the file, or cannot just now; then the node is to send its
+        records."""
         try:
             return self._files.read(told, MESSAGE_BYTES_MAX, heard)
         except (OSError, ValueError) as problem:  # ValueError: a name that no file can have
             log.info("file_not_read_here", path=os.fsdecode(told.path), reason=problem)
-            self._can_open = False
+            self._can_open = not isinstance(problem, PermissionError)
             return None
 
     @property
@@ -148,6 +148,7 @@ class RangeConnection:
     def shut(self) -> None:
         """From any thread: the read in progress ends with RangeConnectionLost."""
         self._frames.shut()
+        self._files.give_up()
 
     def close(self) -> None:
         self._frames.close()

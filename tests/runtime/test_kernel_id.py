@@ -20,3 +20,5 @@ def test_two_processes_have_the_same() -> None:
 def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "BOOT_ID", tmp_path / "none")
     assert kernel_id.__wrapped__() == ""
+    monkeypatch.setattr(module, "BOOT_ID", tmp_path)
+    assert kernel_id.__wrapped__() == "", "nor has a process that may not read it"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -15,9 +16,10 @@ from typing import Any, cast
 import pytest
 from tidegate.node.data import data_service
 from tidegate.node.data import range_connections as served_connections
+from tidegate.node.serving.grpc_callers import GrpcAccess
 from tidegate.proto import data_pb2 as pb
 from tidegate.proto.range_chunks import RecordsChunk, parse
-from tidegate.proto.range_frames import CONFIRMED, END, GREETING, IN_FILE, NOT_READ, READ, STORED
+from tidegate.proto.range_frames import CONFIRMED, END, FAILED, GREETING, IN_FILE, NOT_READ, READ, STORED
 from tidegate.runtime.connections.blocking_frames import BlockingFrames, connect_blocking
 from tidegate.runtime.disk import FileIdentity, RealDisk, RealFile
 from tidegate.runtime.kernel_id import kernel_id
@@ -26,6 +28,7 @@ from tidegate.spark.connecting.data_client import DataClient
 from tidegate.spark.connecting.local_files import LocalFiles
 from tidegate.spark.reading.fetch import fetch_range
 from tidegate.tests.eventually import eventually
+from tidegate.wire.errors import ErrorCode, KafkaError
 
 from ..range_reads import Reader, large_steps, read, ticket, wanted, whole
 from ..served import ServedCluster, history
@@ -90,13 +93,13 @@ def test_a_range_of_many_chunks_and_segments_is_whole(
     assert open_files(segment(cluster, "large")) == open_before
 
 
-def test_a_reader_that_wants_no_more_closes_the_file(cluster: ServedCluster, client: DataClient) -> None:
+def test_a_reader_that_pauses_holds_no_file(cluster: ServedCluster, client: DataClient) -> None:
     cluster.fill("large", 0, large_steps(13), leader=1)  # one segment
     open_before = open_files(segment(cluster, "large"))
     chunks = fetch_range(client, whole(cluster, "large"))
     with closing(cast(Any, chunks)):
         next(chunks)
-        assert open_files(segment(cluster, "large")) == open_before + 1
+        assert open_files(segment(cluster, "large")) == open_before
     assert open_files(segment(cluster, "large")) == open_before
 
 
@@ -257,7 +260,7 @@ def test_what_is_read_counts_when_it_is_confirmed(file: Path) -> None:
     frames = FakeFrames(IN_FILE + told(file).SerializeToString(), CONFIRMED, END)
     connection = range_connections.RangeConnection(cast(BlockingFrames, frames), ())
     (chunk,) = connection.read(pb.ReadRangeRequest())
-    assert (chunk.records, frames.came[1:]) == (b"23456", [READ])
+    assert (bytes(chunk.records), frames.came[1:]) == (b"23456", [READ])
     frames = FakeFrames(IN_FILE + told(file).SerializeToString(), END)
     connection = range_connections.RangeConnection(cast(BlockingFrames, frames), ())
     with pytest.raises(range_connections.RangeConnectionLost, match="where a chunk waits for its end"):
@@ -283,14 +286,50 @@ def test_a_place_that_is_none_is_not_read(file: Path, others: dict[str, Any]) ->
     (chunk,) = connection.read(pb.ReadRangeRequest())
     assert (chunk.fields.next_offset, frames.came[1:]) == (9, [NOT_READ])
     assert not list(connection.read(pb.ReadRangeRequest()))
-    assert not pb.ReadRangeRequest.FromString(frames.came[2]).kernel_id, "it is not offered again"
+    assert pb.ReadRangeRequest.FromString(frames.came[2]).kernel_id, "another range may be read"
+
+
+def test_a_node_that_tells_again_is_not_followed(file: Path) -> None:
+    wrong = IN_FILE + told(file, inode=1).SerializeToString()
+    frames = FakeFrames(wrong, wrong)
+    connection = range_connections.RangeConnection(cast(BlockingFrames, frames), ())
+    with pytest.raises(range_connections.RangeConnectionLost, match="unknown kind"):
+        list(connection.read(pb.ReadRangeRequest()))
+    assert frames.came[1:] == [NOT_READ]
+
+
+def test_a_disk_that_hangs_is_left(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what it says later is nobody's."""
+    hangs, asked = threading.Event(), threading.Event()
+    read_into = RealFile.read_into
+
+    def hang(file: RealFile, position: int, room: memoryview) -> int:
+        asked.set()
+        hangs.wait(30)
+        return read_into(file, position, room)
+
+    files = LocalFiles(lambda size: memoryview(bytearray(size)))
+    monkeypatch.setattr(RealFile, "read_into", hang)
+
+    def give_up() -> None:
+        asked.wait(30)
+        files.give_up()
+
+    leaving = threading.Thread(target=give_up)
+    leaving.start()
+    with pytest.raises(OSError, match="waits no longer"):
+        files.read(told(file), 100, lambda: None)
+    leaving.join()
+    monkeypatch.setattr(RealFile, "read_into", read_into)
+    hangs.set()
+    assert bytes(files.read(told(file, position=0), 100, lambda: None).records) == b"01234"
 
 
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     """It would wait for another process."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(FileNotFoundError):
-        LocalFiles().read(told(tmp_path / "pipe"), 100, lambda: None)
+        LocalFiles(lambda size: memoryview(bytearray(size))).read(told(tmp_path / "pipe"), 100, lambda: None)
 
 
 def test_a_place_that_was_not_asked_for_ends_the_connection(file: Path) -> None:
@@ -333,6 +372,19 @@ def test_what_is_not_read_is_sent(cluster: ServedCluster) -> None:
         begin, end = place.position, place.position + place.length
         assert records == segment(cluster).read_bytes()[begin:end]
         assert [reader.receive(), reader.receive()] == [CONFIRMED, END]
+
+
+def test_a_right_that_is_taken_back_meanwhile_sends_nothing(
+    cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(access: GrpcAccess, caller: object, method: str, topic: str = "") -> None:
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic)
+
+    with Reader(cluster) as reader:
+        ask(cluster, reader)
+        monkeypatch.setattr(GrpcAccess, "require", refuse)
+        reader.send(NOT_READ)
+        assert reader.receive()[:1] == FAILED
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x08", READ + b"0", IN_FILE, bytes(60_000)], ids=len)
