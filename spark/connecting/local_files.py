@@ -41,10 +41,9 @@ class LocalFiles:
         if not 0 < told.length <= bytes_max or told.position < 0:
             raise OSError(f"{told.length} bytes at {told.position} of a file are no chunk")
         self._read = SimpleQueue()  # what a thread that was left finds is nobody's
-        thread = threading.Thread(
-            target=self._attempt, args=(told, heard, self._read), name="local-file", daemon=True
-        )
-        thread.start()
+        room = self._allocate(told.length)  # here: what a thread frees at its end is given back to the system
+        arguments = (told, room, heard, self._read)
+        threading.Thread(target=self._attempt, args=arguments, name="local-file", daemon=True).start()
         found = self._read.get()
         if isinstance(found, Exception):
             raise found
@@ -57,19 +56,20 @@ class LocalFiles:
     def _attempt(
         self,
         told: data_pb2.FileChunk,
+        room: memoryview,
         heard: Callable[[], None],
         read: SimpleQueue[memoryview | Exception],
     ) -> None:
         try:
-            read.put(self._records(told, heard))
+            self._fill(room, told, heard)
+            read.put(room)
         except Exception as problem:
             read.put(problem)
 
-    def _records(self, told: data_pb2.FileChunk, heard: Callable[[], None]) -> memoryview:
+    def _fill(self, room: memoryview, told: data_pb2.FileChunk, heard: Callable[[], None]) -> None:
         identity = FileIdentity(told.device, told.inode)
         file = self._disk.open_same(Path(os.fsdecode(told.path)), identity)
         try:  # it stays open for this chunk alone: the room of a deleted file is free when all have closed it
-            room = self._allocate(told.length)
             done = 0
             while done < told.length:
                 came = file.read_into(told.position + done, room[done : done + PIECE_BYTES])
@@ -78,6 +78,5 @@ class LocalFiles:
                     raise OSError(f"{file.path} ends at {told.position + done}, {missing} bytes too early")
                 done += came
                 heard()
-            return room
         finally:
             file.close()
