@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..client.consuming.cut import Cut
     from ..security.client_security import ClientSecurity
 
-BYTES_PER_PARTITION_DEFAULT = 128 << 20
+BYTES_PER_PARTITION_DEFAULT = 256 << 20
 BYTES_PER_PARTITION_MIN = 1 << 10
 DECOMPRESSED_PER_PARTITION_DEFAULT = 1 << 30
 RETRY_TIMEOUT_MS_DEFAULT = 120_000

@@ -20,8 +20,8 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 DAEMON: Final = "pyspark.daemon"
-KEPT_BYTES_MAX: Final = 32 << 20  # free, at the end of the heap
-BLOCK_BYTES_MAX: Final = 8 << 20  # a larger block is given back when it is freed
+KEPT_BYTES_MAX: Final = 48 << 20  # free, at the end of the heap
+BLOCK_BYTES_MAX: Final = 17 << 20  # more than a chunk; a larger block is given back when it is freed
 ARENAS_MAX: Final = 2  # one for the thread of the task, one for those of gRPC
 
 _tasks_begun = 0

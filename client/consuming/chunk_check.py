@@ -1,10 +1,13 @@
 """What a node sends of a range is checked before anything of it is used.
 
 A chunk continues exactly where the last one ended; every batch in it has a valid CRC, offsets above those
-before it, and ends below the end that the chunk states.
+before it, and ends below the end that the chunk states.  A batch is checked just before it is used: the two
+passes over its bytes then find it in the processor's caches.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from ...proto.range_chunks import RecordsChunk
 from ...wire.errors import ErrorCode, KafkaError
@@ -14,9 +17,10 @@ from .visibility import VisibilityFilter
 
 def visible_batches(
     place: str, chunk: RecordsChunk, position: int, visibility: VisibilityFilter
-) -> list[tuple[int, BatchHeader]]:
-    """The batches whose records may be seen, each with its position in the chunk; the filter has seen all of
-    them.  `place` is for errors.  Raises KafkaError CORRUPT_MESSAGE."""
+) -> Iterator[tuple[int, BatchHeader]]:
+    """The batches whose records may be seen, each with its position in the chunk.  At the end all are checked,
+    and the filter has seen all.  `place` is for errors.  Raises KafkaError CORRUPT_MESSAGE, at the first batch
+    that is wrong."""
     fields, records = chunk.fields, memoryview(chunk.records)
     if fields.start_offset != position or fields.next_offset <= position:
         raise KafkaError(
@@ -24,7 +28,6 @@ def visible_batches(
             f"{place}: expected a chunk that continues at offset {position}, got "
             f"[{fields.start_offset}, {fields.next_offset})",
         )
-    visible: list[tuple[int, BatchHeader]] = []
     at = 0
     lowest = -1  # the first batch may begin below the position: a range may start inside a batch
     while at < len(records):
@@ -40,7 +43,6 @@ def visible_batches(
                 f"[{fields.start_offset}, {fields.next_offset})",
             )
         if visibility.shows(header, records, at):
-            visible.append((at, header))
+            yield at, header
         lowest = header.next_offset
         at += header.size_bytes
-    return visible

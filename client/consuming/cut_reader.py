@@ -175,7 +175,7 @@ class _PartitionReader:
     def _shown(self, chunk: RecordsChunk, visibility: VisibilityFilter) -> Iterator[ConsumerRecord]:
         place = f"{self._topic}-{self._partition}"
         try:
-            visible = visible_batches(place, chunk, self._position, visibility)
+            visible = list(visible_batches(place, chunk, self._position, visibility))
         except KafkaError as error:
             raise RequestError(error.code, error.message) from None
         view = memoryview(chunk.records)

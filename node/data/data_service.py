@@ -91,6 +91,7 @@ ERROR_DETAIL_KEY: Final = "tidegate-error-bin"
 CHUNK_BYTES_DEFAULT: Final = 1 << 20
 CHUNK_BYTES_MAX: Final = HELD_BYTES_MAX // ACTIVE_MAX  # but one batch may be larger, and is then sent alone
 FILE_CHUNK_BYTES: Final = 8 << 20  # of those that the node does not hold
+FILE_CHUNK_BYTES_MAX: Final = 16 << 20
 TARGET_BYTES_MIN: Final = 1 << 10
 READ_THREADS: Final = 2
 PARK_AFTER_S: Final = 2.0  # a stream whose reader leaves a chunk for so long loses its turn
@@ -481,7 +482,7 @@ class DataService:
         pinned = _Pinned(replica, replica.leader_epoch)
         chunk_bytes = min(CHUNK_BYTES_MAX, request.chunk_bytes or CHUNK_BYTES_DEFAULT)
         if from_files:
-            chunk_bytes = min(FILE_CHUNK_BYTES, request.chunk_bytes or FILE_CHUNK_BYTES)
+            chunk_bytes = min(FILE_CHUNK_BYTES_MAX, request.chunk_bytes or FILE_CHUNK_BYTES)
         aborted = AbortedOfRange(replica.log, request.start, request.end) if committed else None
         position = request.start
         while position < request.end:

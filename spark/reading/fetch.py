@@ -2,20 +2,23 @@
 
 For every chunk, in this order:
 
-1. it must pass the check of `client/consuming/chunk_check.py`, without skipped or repeated offsets;
-2. the reader must know the aborted transactions of the range (a stream's first chunk has them) before it
+1. the reader must know the aborted transactions of the range (a stream's first chunk has them) before it
    filters a batch;
-3. only then the position moves, and the caller gets the chunk.
+2. part by part, the batches must pass the check of `client/consuming/chunk_check.py`, without skipped or
+   repeated offsets, before the caller gets them;
+3. only after the last part the position moves, and the stream is used again.
 
-So when the stream breaks, the reader opens a new one at the position, with a new list of aborted transactions
-and a new filter, and the rows that Spark has got are exactly those below the position.
+What is wrong within a chunk ends the read.  When the stream breaks, between two chunks, the reader opens a
+new one at the position, with a new list of aborted transactions and a new filter, and the rows that Spark has
+got are exactly those below the position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 
 from ...client.consuming.chunk_check import visible_batches
 from ...client.consuming.cut import unless_aborted
@@ -34,9 +37,12 @@ _TOPIC_DELETED = frozenset(
 )
 
 
+PART_BYTES: Final = 1 << 20
+
+
 @dataclass(frozen=True, slots=True)
-class FetchedChunk:
-    """Stored bytes, and the batches in them (position, header) whose records may be seen."""
+class FetchedPart:
+    """The bytes of a chunk, and some of the batches in them (position, header) whose records may be seen."""
 
     records: memoryview
     visible: list[tuple[int, BatchHeader]]
@@ -57,7 +63,7 @@ class RangeRequest:
     at_cut: AtCut | None = None
 
 
-def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedChunk]:
+def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedPart]:
     """Yields the whole range, in order; raises ReadError when it cannot be read.
 
     Only the time in which the reader waits for a node counts against the retry timeout, not that of the
@@ -86,10 +92,9 @@ def fetch_range(client: DataClient, request: RangeRequest) -> Iterator[FetchedCh
                         continue
                     if visibility is None:
                         visibility = visibility_of(request, chunk)
-                    fetched = check_chunk(request, chunk, position, visibility)
+                    yield from check_chunk(request, chunk, position, visibility)
                     position = chunk.fields.next_offset
                     is_logged = False
-                    yield fetched
                     budget.renew()  # now, since the consumer's time does not count
         except StreamLost as problem:
             lost = problem
@@ -126,14 +131,30 @@ def visibility_of(request: RangeRequest, first: RecordsChunk) -> VisibilityFilte
 
 def check_chunk(
     request: RangeRequest, chunk: RecordsChunk, position: int, visibility: VisibilityFilter
-) -> FetchedChunk:
-    """The chunk, once it is checked (`chunk_check.py`) and filtered.  Raises ReadError."""
+) -> Iterator[FetchedPart]:
+    """The chunk in parts, each checked (`chunk_check.py`) and filtered.  Raises ReadError."""
     place = f"{request.topic}-{request.partition}"
+    records = memoryview(chunk.records)
     try:
-        visible = visible_batches(place, chunk, position, visibility)
+        for visible in grouped(visible_batches(place, chunk, position, visibility)):
+            yield FetchedPart(records, visible)
     except KafkaError as error:
         raise ReadError(error.code, error.message) from None
-    return FetchedChunk(memoryview(chunk.records), visible)
+
+
+def grouped(batches: Iterable[tuple[int, BatchHeader]]) -> Iterator[list[tuple[int, BatchHeader]]]:
+    """The same in groups of at most PART_BYTES, or one batch: what is checked is soon decoded, what is
+    decoded is soon read again, and both should be in the processor's caches then."""
+    group: list[tuple[int, BatchHeader]] = []
+    size = 0
+    for each in batches:
+        size += each[1].size_bytes
+        if group and size > PART_BYTES:
+            yield group
+            group, size = [], each[1].size_bytes
+        group.append(each)
+    if group:
+        yield group
 
 
 def where_to_resume(client: DataClient, request: RangeRequest, position: int, problem: ReadError) -> int:

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from ...security.client_security import ClientSecurity
-from ...wire.records import BatchHeader
 from ..connecting.channels import Channels
 from ..connecting.data_client import DataClient
 from ..decoding.decode import Target, decode_batches
@@ -31,7 +30,6 @@ ROWS_MIN = 10_000  # for smaller Arrow batches, Spark's cost of a batch exceeds 
 BYTES_MIN = 1 << 19  # with so many, few rows are large rows: to copy them costs more than a batch
 ROWS_MAX = 50_000
 JOINED_BYTES_MAX = 16 << 20
-DECODED_BYTES = 1 << 20
 EMPTY_ROWS_MAX = 1 << 20  # rows without columns need no memory
 
 CHANNEL_SETS_MAX = 8
@@ -95,9 +93,8 @@ class RangeReader:
     def _decoded(self, client: DataClient, part: PlannedRange) -> Iterator[pa.RecordBatch]:
         budget = self._budget(part)
         target = Target(part.topic, part.partition, self._columns, part.start, part.end)
-        for chunk in fetch_range(client, self._request(client, part)):
-            for batches in grouped(chunk.visible):
-                yield from decode_batches(target, chunk.records, batches, budget)
+        for fetched in fetch_range(client, self._request(client, part)):
+            yield from decode_batches(target, fetched.records, fetched.visible, budget)
 
     def _request(self, client: DataClient, part: PlannedRange) -> RangeRequest:
         if part.leader is not None:
@@ -124,21 +121,6 @@ class RangeReader:
             security=security,
             reads_local_files=self._options.read_local_files,
         )
-
-
-def grouped(batches: list[tuple[int, BatchHeader]]) -> Iterator[list[tuple[int, BatchHeader]]]:
-    """The same in groups of at most DECODED_BYTES, or one batch: what is decoded is soon read again, and
-    should be in the processor's caches then."""
-    group: list[tuple[int, BatchHeader]] = []
-    size = 0
-    for each in batches:
-        size += each[1].size_bytes
-        if group and size > DECODED_BYTES:
-            yield group
-            group, size = [], each[1].size_bytes
-        group.append(each)
-    if group:
-        yield group
 
 
 def join_small_batches(

@@ -91,7 +91,7 @@ def test_assign() -> None:
 
 
 def test_sizes() -> None:
-    assert parse().partition_bytes_max == 128 << 20, "as docs/spark.md says"
+    assert parse().partition_bytes_max == 256 << 20, "as docs/spark.md says"
     assert parse(maxBytesPerPartition="64m").partition_bytes_max == 64 << 20
     assert parse(maxBytesPerPartition="1GB").partition_bytes_max == 1 << 30
     assert parse(maxBytesPerPartition="4096").partition_bytes_max == 4096

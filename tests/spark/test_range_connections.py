@@ -33,7 +33,7 @@ from tidegate.spark.connecting.answers import LeaderView
 from tidegate.spark.connecting.data_client import DataClient, offset_query
 from tidegate.spark.connecting.errors import ReadError, StreamLost
 from tidegate.spark.connecting.retry import StallWatchdog
-from tidegate.spark.reading.fetch import FetchedChunk, fetch_range
+from tidegate.spark.reading.fetch import FetchedPart, fetch_range
 from tidegate.storage.log.bulk_read import BulkRead, begin_bulk_read
 from tidegate.tests.eventually import eventually
 from tidegate.wire.errors import ErrorCode, KafkaError
@@ -104,7 +104,7 @@ def test_a_reader_that_wants_no_more_leaves_its_turn_and_its_connection(
     cluster.fill("large", 0, large_steps(40), leader=1)
     gc.disable()  # descriptors are not left to it
     for _ in range(30):
-        with closing(cast(Generator[FetchedChunk], fetch_range(client, whole(cluster, "large")))) as chunks:
+        with closing(cast(Generator[FetchedPart], fetch_range(client, whole(cluster, "large")))) as chunks:
             next(chunks)
     assert read(client, whole(cluster)) == wanted(history(1, 300))
     wait_for(lambda: (open_connections(cluster), cluster.nodes[1].service._turns.active) == (1, 0))
@@ -764,15 +764,15 @@ def test_a_chunk_that_was_sent_counts_although_the_next_cannot_be_read(
 
 
 def test_a_reader_cannot_ask_for_chunks_of_any_size(cluster: ServedCluster) -> None:
-    cluster.fill("large", 0, large_steps(20), leader=1)
+    cluster.fill("large", 0, large_steps(40), leader=1)
     request = pb.ReadRangeRequest(
-        topic="large", partition=0, leader_epoch=-1, start=0, end=20, chunk_bytes=2**31 - 1
+        topic="large", partition=0, leader_epoch=-1, start=0, end=40, chunk_bytes=2**31 - 1
     )
     with Reader(cluster) as reader:
         reader.send(ticket(cluster))
         assert reader.receive() == GREETING
         reader.send(request.SerializeToString())
-        assert len(reader.receive()) < data_service.FILE_CHUNK_BYTES + 1_000_000
+        assert len(reader.receive()) < data_service.FILE_CHUNK_BYTES_MAX + 1_000_000
 
 
 def test_a_principal_has_so_many_connections(cluster: ServedCluster, monkeypatch: pytest.MonkeyPatch) -> None:

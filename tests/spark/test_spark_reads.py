@@ -206,7 +206,7 @@ def test_a_leader_that_moves_and_a_server_that_dies_change_nothing(
 ) -> None:
     """Both in the middle of streams: partition 0 moves to node 2, then node 1 dies and node 2 takes over all
     it led."""
-    monkeypatch.setattr(data_service, "FILE_CHUNK_BYTES", 4_000)
+    monkeypatch.setattr(data_service, "FILE_CHUNK_BYTES_MAX", 4_000)
     steps = {partition: history(20 + partition, 200) for partition in range(2)}
     reads, lock = 0, threading.Lock()
     original = BulkRead.locate

@@ -11,8 +11,7 @@ import textwrap
 from collections import OrderedDict
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import grpc
 import pyarrow as pa
@@ -34,7 +33,6 @@ from tidegate.spark.reading.range_reader import (
     RangePartition,
     RangeReader,
     empty_rows,
-    grouped,
     join_small_batches,
 )
 from tidegate.spark.source import TidegateSource
@@ -203,16 +201,6 @@ def test_large_rows_are_not_joined() -> None:
     large = pa.record_batch({"value": pa.array([bytes(1 << 18)] * 3)})
     small = pa.record_batch({"value": pa.array([b"small"] * 3)})
     assert [each.num_rows for each in join_small_batches([large, large, small, small, large])] == [3, 3, 9]
-
-
-def test_no_more_is_decoded_at_once_than_stays_in_the_caches() -> None:
-    """A batch that is larger is decoded alone; none is left out."""
-    half = range_reader.DECODED_BYTES // 2
-    sizes = [half, half, 1, 3 * half, 1, half, half]
-    batches: Any = [(place, SimpleNamespace(size_bytes=size)) for place, size in enumerate(sizes)]
-    groups = [[size.size_bytes for _, size in group] for group in grouped(batches)]
-    assert groups == [[half, half], [1], [3 * half], [1, half], [half]]
-    assert list(grouped([])) == []
 
 
 def test_so_many_rows_are_a_batch_however_small_they_are() -> None:

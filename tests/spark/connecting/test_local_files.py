@@ -175,6 +175,7 @@ def test_a_disk_that_cannot_be_read_here_is_the_nodes_matter(
     cluster: ServedCluster, client: DataClient, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.fill("large", 0, large_steps(13), leader=1)
+    monkeypatch.setattr(served_connections, "HANDED_OVER_BYTES", 8 << 20)
     from_file, reads = LocalFiles.read, 0
 
     def fail_later(

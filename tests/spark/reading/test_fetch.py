@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tidegate.spark.connecting.data_client import DataClient, offset_query
 from tidegate.spark.connecting.errors import ReadError
 from tidegate.spark.connecting.retry import StallWatchdog
 from tidegate.spark.reading import fetch
-from tidegate.spark.reading.fetch import FetchedChunk, RangeRequest, check_chunk, fetch_range, where_to_resume
+from tidegate.spark.reading.fetch import FetchedPart, RangeRequest, check_chunk, fetch_range, where_to_resume
 from tidegate.wire.errors import ErrorCode
 from tidegate.wire.records import (
     ControlType,
@@ -463,12 +464,13 @@ def test_each_chunk_continues_where_the_last_one_ended(
 ) -> None:
     made = numbered_batches(5)
 
-    def check(first: int, after: int, chosen: list[int]) -> FetchedChunk:
+    def check(first: int, after: int, chosen: list[int]) -> list[FetchedPart]:
         fields = pb.RangeChunk(start_offset=first, next_offset=after)
         chunk = RecordsChunk(fields, b"".join(made[number] for number in chosen))
-        return check_chunk(request(), chunk, 9, VisibilityFilter(()))
+        return list(check_chunk(request(), chunk, 9, VisibilityFilter(())))
 
-    assert len(check(9, 15, [3, 4]).visible) == 2
+    (part,) = check(9, 15, [3, 4])
+    assert len(part.visible) == 2
     with pytest.raises(ReadError) as caught:
         check(start_offset, next_offset, batches)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
@@ -542,7 +544,7 @@ def test_without_the_check_of_continuity_a_repeat_would_go_unseen(
 
     def believe(
         wanted: RangeRequest, chunk: RecordsChunk, position: int, visibility: object
-    ) -> fetch.FetchedChunk:
+    ) -> Iterator[fetch.FetchedPart]:
         return check(wanted, chunk, chunk.fields.start_offset, visibility)  # type: ignore[arg-type]
 
     check = fetch.check_chunk
@@ -608,3 +610,13 @@ def test_errors_survive_the_way_from_a_worker_to_the_driver() -> None:
     error = ReadError(ErrorCode.OFFSET_OUT_OF_RANGE, "flights-0: gone", 12)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.code, copy.log_start_offset) == (str(error), error.code, 12)
+
+
+def test_no_more_is_decoded_at_once_than_stays_in_the_caches() -> None:
+    """A batch that is larger is decoded alone; none is left out."""
+    half = fetch.PART_BYTES // 2
+    sizes = [half, half, 1, 3 * half, 1, half, half]
+    batches: Any = [(place, SimpleNamespace(size_bytes=size)) for place, size in enumerate(sizes)]
+    groups = [[size.size_bytes for _, size in group] for group in fetch.grouped(batches)]
+    assert groups == [[half, half], [1], [3 * half], [1, half], [half]]
+    assert list(fetch.grouped([])) == []
