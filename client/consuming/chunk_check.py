@@ -18,9 +18,9 @@ from .visibility import VisibilityFilter
 def visible_batches(
     place: str, chunk: RecordsChunk, position: int, visibility: VisibilityFilter
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """The batches whose records may be seen, each with its position in the chunk.  At the end all are checked,
-    and the filter has seen all.  `place` is for errors.  Raises KafkaError CORRUPT_MESSAGE, at the first batch
-    that is wrong."""
+    """The batches whose records may be seen, each with its position in the chunk.  At the end all are
+    checked, and the filter has seen all.  `place` is for errors.  Raises KafkaError CORRUPT_MESSAGE, at the
+    first batch that is wrong."""
     fields, records = chunk.fields, memoryview(chunk.records)
     if fields.start_offset != position or fields.next_offset <= position:
         raise KafkaError(
