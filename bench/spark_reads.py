@@ -3,13 +3,14 @@ Spark's own Kafka connector; and at a cut, with the kernel, beside a transaction
 partition; all take turns.
 
     python -m bench.spark_reads [--jars DIR] [--records 1000000] [--values 200] [--codecs none zstd]
-                                [--sources with_kernel kafka] [--first]
+                                [--sources with_kernel kafka] [--first 5] [--cold 1]
 
-Each read goes to Spark's sink `noop`, or is a `count()`.  A first read of each is left out; the best and the
-median of the others are shown, their CPU time by part, and the most memory that one of Spark's Python workers
-has had.  `prebuilt` is what Spark itself takes: one Arrow batch again and again, no node, no network.
+Each read goes to Spark's sink `noop`, or is a `count()`.  `--cold` reads of each are left out, in which Java
+compiles what it runs; the best and the median of the others are shown, their CPU time by part, and the most
+memory that one of Spark's Python workers has had.  `prebuilt` is what Spark itself takes: one Arrow batch
+again and again, no node, no network.
 `--first`: also what the very first read and `count()` of a new Spark session take, each in a process of its
-own.
+own, so many of each, taking turns.
 """
 
 from __future__ import annotations
@@ -170,15 +171,15 @@ class Cost:
     cpu_s: dict[str, float] = field(default_factory=dict)
 
 
-def costs(reads: dict[str, Callable[[], Any]], rows: int, rounds: int) -> dict[str, Cost]:
+def costs(reads: dict[str, Callable[[], Any]], rows: int, rounds: int, cold: int) -> dict[str, Cost]:
     """By name; the reads take turns."""
     found = {name: Cost() for name in reads}
-    for number in range(rounds + 1):
+    for number in range(cold + rounds):
         for name, read in reads.items():
             before, begin = cpu_by_part(), time.perf_counter()
             read()
             seconds = time.perf_counter() - begin
-            if number:
+            if number >= cold:
                 cost = found[name]
                 cost.rows_per_s.append(rows / seconds)
                 for part, now in cpu_by_part().items():
@@ -279,7 +280,7 @@ def measure(
     rows = {"rows": arguments.records, "valueBytes": value_bytes}
     for source, address in addresses.items():
         reads |= reads_of(spark, source, address, topic, rows)
-    for name, cost in costs(reads, arguments.records, arguments.rounds).items():
+    for name, cost in costs(reads, arguments.records, arguments.rounds, arguments.cold).items():
         best, median = max(cost.rows_per_s) / 1e6, statistics.median(cost.rows_per_s) / 1e6
         rows = arguments.records * arguments.rounds
         cpu = ", ".join(f"{part} {seconds / rows * 1e6:.2f}" for part, seconds in cost.cpu_s.items())
@@ -291,11 +292,17 @@ def measure(
     print(f"{value_bytes:>5} B {codec:<7}a Python worker took up to {worker_peak_mb():.0f} MB", flush=True)
     if opened is not None:
         opened.abort_transaction()
-    if arguments.first:
-        for kind in ("", " count()"):
-            for source, address in (each for each in addresses.items() if each[0] in FIRST_SOURCES):
-                seconds = first_read_s(source, address, topic, f"{source}{kind}")
-                print(f"{value_bytes:>5} B {codec:<7}first {source}{kind:<22}{seconds:>7.1f} s", flush=True)
+    first: dict[str, list[float]] = {}
+    for _ in range(arguments.first):
+        for source, address in (each for each in addresses.items() if each[0] in FIRST_SOURCES):
+            for name in (source, f"{source} count()"):
+                first.setdefault(name, []).append(first_read_s(source, address, topic, name))
+    for name, seconds in first.items():
+        print(
+            f"{value_bytes:>5} B {codec:<7}first {name:<22}{min(seconds):>6.1f} s, "
+            f"median {statistics.median(seconds):.1f}",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -305,7 +312,8 @@ def main() -> None:
     parser.add_argument("--codecs", nargs="+", default=["none", "zstd"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sources", nargs="+", choices=SOURCES, default=list(SOURCES))
-    parser.add_argument("--first", action="store_true")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--cold", type=int, default=1)
     parser.add_argument("--once", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--jars", type=Path, help="a folder with the connector's; else Maven fetches them")
     arguments = parser.parse_args()
