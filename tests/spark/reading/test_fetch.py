@@ -476,6 +476,35 @@ def test_each_chunk_continues_where_the_last_one_ended(
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
+def checked_parts(batches: list[bytes]) -> Iterator[FetchedPart]:
+    fields = pb.RangeChunk(start_offset=0, next_offset=3 * len(batches))
+    return check_chunk(request(), RecordsChunk(fields, b"".join(batches)), 0, VisibilityFilter(()))
+
+
+def test_nothing_from_a_wrong_batch_on_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk is checked part by part, the next part's first batch with each."""
+    monkeypatch.setattr(fetch, "PART_BYTES", 1)
+    batches = numbered_batches(4)
+    batches[2] = batches[2][:-1] + b"?"
+    given = []
+    with pytest.raises(ReadError, match="CRC") as caught:
+        for part in checked_parts(batches):
+            given += [header.base_offset for _, header in part.visible]
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert given == [0]
+    assert [len(part.visible) for part in checked_parts(batches[:2])] == [1, 1]
+
+
+def test_a_batch_that_hides_itself_by_a_wrong_byte_is_not_left_out() -> None:
+    """Control batches are not shown, but also theirs is a checksum."""
+    batches = numbered_batches(3)
+    control = bytearray(batches[1])
+    control[22] |= 0x20  # of the attributes, which end there
+    parts = checked_parts([batches[0], bytes(control), batches[2]])
+    with pytest.raises(ReadError, match="CRC"):
+        list(parts)
+
+
 @pytest.mark.parametrize(
     ("code", "log_start_offset", "fails_on_data_loss", "resume"),
     [
