@@ -1,4 +1,4 @@
-"""What a node sends of a range is checked before anything of it is used.
+"""What a node sends of a range is checked before it is used.
 
 A chunk continues exactly where the last one ended; every batch in it has a valid CRC, offsets above those
 before it, and ends below the end that the chunk states.  A batch is checked just before it is used: the two

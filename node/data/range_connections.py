@@ -55,7 +55,7 @@ from ...security.connection_tickets import ConnectionTickets
 from ...security.principals import Principal
 from ...wire.errors import KafkaError
 from ..serving.grpc_callers import Caller, GrpcAccess
-from .data_service import DataService
+from .data_service import FILE_CHUNK_BYTES_MAX, DataService
 from .range_pieces import FileRead, RangePiece
 
 log = logs.get(__name__)
@@ -68,8 +68,6 @@ SHARE_OF_DESCRIPTORS: Final = 8
 SEND_THREADS: Final = 8
 """Each waits for a moment for a reader that does not take what it is sent."""
 TICKET_BYTES_MAX: Final = 256
-HANDED_OVER_BYTES: Final = 16 << 20
-"""Of a chunk that the reader takes from the file: what it costs the node depends on their number alone."""
 NOTHING_KEPT: Final = 0
 """Bytes that asyncio may keep for the kernel before a chunk counts as not taken."""
 
@@ -210,8 +208,8 @@ class RangeConnection:
         self._connection.owes_answer = True
         self._topic = request.topic
         self._reads_files = request.kernel_id != "" and request.kernel_id == kernel_id()
-        if self._reads_files:
-            request.chunk_bytes = request.chunk_bytes or HANDED_OVER_BYTES
+        if self._reads_files:  # what they cost the node depends on their number alone
+            request.chunk_bytes = request.chunk_bytes or FILE_CHUNK_BYTES_MAX
         self._read = spawn(self._serve(request, caller), f"range read {self._connection.peer}", self._failed)
 
     async def _serve(self, request: pb.ReadRangeRequest, caller: Caller) -> None:

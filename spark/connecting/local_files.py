@@ -23,6 +23,7 @@ from ...runtime.disk import FileIdentity, RealDisk
 
 PIECE_BYTES: Final = 8 << 20
 """Of a slow disk each is a sign of life."""
+LEFT: Final = "the reader waits no longer for the disk"
 Allocate = Callable[[int], memoryview]
 
 
@@ -33,6 +34,7 @@ class LocalFiles:
         self._allocate = allocate
         self._disk = RealDisk()
         self._read: SimpleQueue[memoryview | Exception] = SimpleQueue()
+        self._is_left = False
 
     def read(self, told: data_pb2.FileChunk, bytes_max: int, heard: Callable[[], None]) -> RecordsChunk:
         """The chunk with its records.  `heard` is called after each piece, in another thread.  Raises
@@ -40,9 +42,10 @@ class LocalFiles:
         name that no file can have."""
         if not 0 < told.length <= bytes_max or told.position < 0:
             raise OSError(f"{told.length} bytes at {told.position} of a file are no chunk")
-        self._read = SimpleQueue()  # what a thread that was left finds is nobody's
+        if self._is_left:
+            raise OSError(LEFT)
         room = self._allocate(told.length)  # here: what a thread frees at its end is given back to the system
-        arguments = (told, room, heard, self._read)
+        arguments = (told, room, heard)
         threading.Thread(target=self._attempt, args=arguments, name="local-file", daemon=True).start()
         found = self._read.get()
         if isinstance(found, Exception):
@@ -50,21 +53,16 @@ class LocalFiles:
         return RecordsChunk(told.chunk, found)
 
     def give_up(self) -> None:
-        """From any thread: a read in progress ends with OSError."""
-        self._read.put(OSError("the reader waits no longer for the disk"))
+        """From any thread: a read in progress ends with OSError, and so does each later one."""
+        self._is_left = True  # first: a read that begins now sees this, or what is put
+        self._read.put(OSError(LEFT))
 
-    def _attempt(
-        self,
-        told: data_pb2.FileChunk,
-        room: memoryview,
-        heard: Callable[[], None],
-        read: SimpleQueue[memoryview | Exception],
-    ) -> None:
+    def _attempt(self, told: data_pb2.FileChunk, room: memoryview, heard: Callable[[], None]) -> None:
         try:
             self._fill(room, told, heard)
-            read.put(room)
+            self._read.put(room)
         except Exception as problem:
-            read.put(problem)
+            self._read.put(problem)
 
     def _fill(self, room: memoryview, told: data_pb2.FileChunk, heard: Callable[[], None]) -> None:
         identity = FileIdentity(told.device, told.inode)

@@ -175,7 +175,7 @@ def test_a_disk_that_cannot_be_read_here_is_the_nodes_matter(
     cluster: ServedCluster, client: DataClient, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.fill("large", 0, large_steps(13), leader=1)
-    monkeypatch.setattr(served_connections, "HANDED_OVER_BYTES", 8 << 20)
+    monkeypatch.setattr(data_service, "FILE_CHUNK_BYTES_MAX", 8 << 20)
     from_file, reads = LocalFiles.read, 0
 
     def fail_later(
@@ -300,7 +300,7 @@ def test_a_node_that_tells_again_is_not_followed(file: Path) -> None:
 
 
 def test_a_disk_that_hangs_is_left(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what it says later is nobody's."""
+    """For good: what it says later is not taken for the answer to another read."""
     hangs, asked = threading.Event(), threading.Event()
     read_into = RealFile.read_into
 
@@ -323,7 +323,10 @@ def test_a_disk_that_hangs_is_left(file: Path, monkeypatch: pytest.MonkeyPatch) 
     leaving.join()
     monkeypatch.setattr(RealFile, "read_into", read_into)
     hangs.set()
-    assert bytes(files.read(told(file, position=0), 100, lambda: None).records) == b"01234"
+    with pytest.raises(OSError, match="waits no longer"):
+        files.read(told(file, position=0), 100, lambda: None)
+    others = LocalFiles(lambda size: memoryview(bytearray(size)))
+    assert bytes(others.read(told(file, position=0), 100, lambda: None).records) == b"01234"
 
 
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
