@@ -19,6 +19,7 @@ class Need(Enum):
     """What is needed, and how to get it: the rows of the table in CONTRIBUTING.md."""
 
     C_COMPILER = "`apt-get install gcc libc6-dev`, with Python's own headers (python3-dev)"
+    CODEC_LIBRARIES = "`apt-get install libzstd1 liblz4-1`"
     FOREIGN_CLIENTS = "`make foreign-clients`, which needs Maven, npm, Go and their registries"
     JAVAC = "a JDK: javac"
     KCAT = "`apt-get install kcat`"

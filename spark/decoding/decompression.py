@@ -18,6 +18,7 @@ import pyarrow as pa
 from ...wire.compression import Compression, decompress
 from ...wire.errors import ErrorCode, KafkaError
 from ...wire.records import HEADER_BYTES, BatchHeader
+from .one_call import decompress_into
 
 # of a batch's attributes; looked at here because making an enum costs more than a small batch
 COMPRESSION_BITS: Final = 0x07
@@ -174,6 +175,9 @@ def _pieces_in(
 def _decompressed(header: BatchHeader, stored: memoryview, budget: Budget, room: Room) -> memoryview | None:
     """The whole decompressed batch, or None when it is larger than a piece."""
     most = budget.piece_cost_max
+    written = decompress_into(header.attributes & COMPRESSION_BITS, stored, target := room.room(most))
+    if written is not None:
+        return target[:written]
     try:
         return decompress(header.compression, stored, most, room, size_first=most)
     except KafkaError as problem:

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ...runtime.logs import get
 from ..executors import SentToExecutors
 from ..options import ReadOptions
+from ..worker_memory import keep_memory_in_daemon
 from .planning import plan
 from .range_reader import RangePartition, RangeReader
 
@@ -37,6 +38,7 @@ class TidegateReader(SentToExecutors, DataSourceReader):
             ]
         finally:
             client.close()
+            keep_memory_in_daemon()  # what planning has imported, too
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The task's records as Arrow batches, by offset.  In a task.  Raises ReadError when no node serves

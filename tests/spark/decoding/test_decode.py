@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.spark.arrow_schema import arrow_schema
-from tidegate.spark.decoding import kernel_decoder, numpy_decoder
+from tidegate.spark.decoding import decompression, kernel_decoder, numpy_decoder
 from tidegate.spark.decoding.columns import CONSTANT_ROWS, to_batch
 from tidegate.spark.decoding.decode import Target, decode_batches
 from tidegate.spark.decoding.decompression import Budget, Malformed
@@ -40,10 +40,14 @@ FOREVER = 1 << 60
 
 @pytest.fixture(scope="module", params=["kernel", "numpy"], autouse=True)
 def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = kernel_decoder.kernel
-    kernel_decoder.kernel = request.getfixturevalue("built_kernel") if request.param == "kernel" else None
-    yield
-    kernel_decoder.kernel = before
+    """The kernel with the machine's libraries, numpy without them."""
+    with pytest.MonkeyPatch.context() as patch:
+        has_kernel = request.param == "kernel"
+        kernel = request.getfixturevalue("built_kernel") if has_kernel else None
+        patch.setattr(kernel_decoder, "kernel", kernel)
+        if not has_kernel:
+            patch.setattr(decompression, "decompress_into", lambda *_: None)
+        yield
 
 
 maybe_bytes = st.none() | st.binary(max_size=300)
