@@ -359,6 +359,19 @@ def test_a_worker_takes_freed_memory_again_without_the_kernel() -> None:
     assert int(run_python(program)) < 1_000  # by the defaults 50,000: each page of each block
 
 
+def test_arrow_takes_its_columns_from_the_allocator_that_keeps_what_is_free() -> None:
+    """In a process of its own, since the setting is for a process."""
+    program = textwrap.dedent("""
+        import pyarrow as pa
+        from tidegate.spark.worker_memory import keep_memory
+
+        keep_memory()
+        column = pa.allocate_buffer(5 << 20)
+        print(pa.system_memory_pool().bytes_allocated() - (5 << 20))
+    """)
+    assert int(run_python(program)) == 0
+
+
 def test_what_one_thread_of_a_worker_frees_another_one_takes() -> None:
     """In a process of its own, since the setting is for a process."""
     program = textwrap.dedent("""
