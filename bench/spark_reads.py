@@ -57,7 +57,7 @@ AT_CUT = "at_cut"
 PREBUILT = "prebuilt"
 SOURCES = ("with_kernel", AT_CUT, "with_numpy", "kafka", PREBUILT)
 FIRST_SOURCES = ("with_kernel", "kafka")
-DAEMON = "pyspark.daemon"
+WORKERS = ("pyspark.daemon", "spark.fork_server")  # in the commands of Python workers
 PREBUILT_ROWS = 1_000
 
 
@@ -228,9 +228,13 @@ def first_read_s(source: str, address: str, topic: str, name: str) -> float:
     return float(run.stdout.split()[-1])
 
 
+def is_worker(command: str) -> bool:
+    return any(name in command for name in WORKERS)
+
+
 def worker_peak_mb() -> float:
     """The most resident memory that a live Python worker of this process's Spark has had."""
-    workers = [pid for pid, command in descendants(os.getpid()).items() if DAEMON in command]
+    workers = [pid for pid, command in descendants(os.getpid()).items() if is_worker(command)]
     return max((resident_mib([pid], "VmHWM") * 1.048576 for pid in workers), default=0.0)
 
 
@@ -238,7 +242,7 @@ def cpu_by_part() -> dict[str, float]:
     """CPU seconds so far of Spark's JVM, of its Python workers, and of the nodes."""
     parts = dict.fromkeys(("JVM", "workers", "nodes"), 0.0)
     for pid, command in descendants(os.getpid()).items():
-        part = "JVM" if "java" in command.split(" ")[0] else "workers" if "pyspark" in command else "nodes"
+        part = "JVM" if "java" in command.split(" ")[0] else "workers" if is_worker(command) else "nodes"
         with suppress(FileNotFoundError):  # it has ended
             parts[part] += cpu_seconds([pid])
     return parts

@@ -5,7 +5,7 @@ and Java is the one that `java.py` found.  The others matter for speed: unix dom
 workers here, and the `gc.freeze()` of worker_memory.py, take a task from 57 to about 10 ms together; the
 options of Arrow spare Java checks of each value that it takes out of a batch; it reads from a worker in
 pieces of 256 KiB, not 64, into memory that begins with a page; and the first read takes some seconds less by
-the Python of worker_python.py.
+the Python of worker_python.py and by the fork server, which imports what the workers need while Java starts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from ..runtime.logs import get
+from .fork_server import ForkServer
 from .java import java_home
 from .source import register
-from .worker_python import COMMAND
+from .worker_python import COMMAND, FORK_SERVER
+
+log = get(__name__)
 
 LOOPBACK = "127.0.0.1"
 STOP_TIMEOUT_S = 30.0
@@ -30,6 +34,7 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 # `rep movsb`, by which Linux copies, is five times slower on AMD's Zen where the target begins up to 31 bytes
 # behind the source within their pages: as Java's memory for reads does, after the 16 bytes of malloc
 READ_OPTION = "-Dsun.nio.PageAlignDirectMemory=true"
+_fork_server: ForkServer | None = None  # of the present Java
 ARROW_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
@@ -41,12 +46,35 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = workers_python()
     os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     os.environ["JAVA_HOME"] = str(java_home())
+    _start_fork_server()
     builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     for name, value in settings(cores).items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def _start_fork_server() -> None:
+    """Before Java, which hands its address to the workers."""
+    global _fork_server
+    is_for_workers = sys.platform == "linux" and workers_python() != sys.executable
+    if _fork_server is not None or SparkContext._gateway is not None or not is_for_workers:
+        return
+    try:
+        _fork_server = ForkServer()
+    except OSError as error:  # the workers import by themselves
+        log.warning("fork_server_not_started", reason=error)
+        return
+    os.environ[FORK_SERVER] = _fork_server.address
+
+
+def _stop_fork_server() -> None:
+    global _fork_server
+    if _fork_server is not None:
+        os.environ.pop(FORK_SERVER, None)
+        _fork_server.close()
+        _fork_server = None
 
 
 def workers_python() -> str:
@@ -69,6 +97,7 @@ def stop_session(spark: SparkSession) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+    _stop_fork_server()
 
 
 def settings(cores: int) -> dict[str, str]:

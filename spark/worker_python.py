@@ -4,8 +4,9 @@
 Spark starts a Python process for each kind of worker, four for a first read, and names `pyspark.zip` first
 in their path.  Python keeps no compiled files beside an archive: each process compiles what it imports, more
 than a second of CPU time, and the first workers that it forks compile some more.  Where Spark's folder, or
-the installed package, has the same modules as files, this command leaves the archive out.  Else, and for all
-but `-m module`, it is Python.
+the installed package, has the same modules as files, this command leaves the archive out.  In a session that
+has a fork server (`fork_server.py`) it hands the rest to that.  Else, and for all but `-m module`, it is
+Python.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 COMMAND: Final = "tidegate-spark-python"
+FORK_SERVER: Final = "TIDEGATE_SPARK_FORK_SERVER"  # the variable that names its address
 ARCHIVE: Final = "pyspark.zip"
 
 
@@ -54,6 +56,10 @@ def main() -> NoReturn:
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()  # what `python -m` begins with
     sys.path[:] = without_archive(sys.path)
+    if address := os.environ.get(FORK_SERVER):
+        from .fork_server import run_forked
+
+        run_forked(address, arguments[1:])  # returns where it could not
     sys.argv[:] = arguments[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     sys.exit()

@@ -46,10 +46,16 @@ for count in (3, 4):
     assert session.range(count).count() == count
     of_worker = session.sparkContext.parallelize([0], 1).map(lambda _: __import__("pyspark").__file__)
     assert ".zip" not in of_worker.first()
+    command = ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())]
+    servers = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    (server,) = [int(line.split()[0]) for line in servers if "fork_server" in line]
+    parents = session.sparkContext.parallelize([0], 1).map(lambda _: __import__("os").getppid())
+    path = f"/proc/{parents.first()}/stat"  # of the daemon, which forks the workers
+    assert int(open(path).read().split()[3]) == server
     stop_session(session)
     command = ["ps", "-o", "comm=", "--ppid", str(os.getpid())]
     children = subprocess.run(command, capture_output=True, text=True).stdout
-    assert "java" not in children, children
+    assert not {"java", "python"} & set(children.split()), children
 """
 
 

@@ -1,0 +1,252 @@
+"""The fork server of a session: what it forks is what Python would have run, and whatever goes wrong, the
+module runs once."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from tidegate.spark import fork_server, session
+from tidegate.spark.fork_server import ASK, MODULES, REFUSED, ForkServer
+from tidegate.spark.session import workers_python
+from tidegate.spark.worker_python import FORK_SERVER
+
+TELL = """
+import gc, json, os, sys
+told = {
+    "name": __name__, "spec": __spec__.name, "arguments": sys.argv[1:], "first": sys.path[0],
+    "folder": os.getcwd(), "mine": os.environ.get("MINE"), "hash": hash("a"),
+    "imported": "tidegate.spark.source" in sys.modules,
+    "threads": len(os.listdir("/proc/self/task")), "input": sys.stdin.read(), "parent": os.getppid(),
+    "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd")),
+    "heavy": sorted({"numpy", "pyarrow", "pandas"} & set(sys.modules)), "frozen": gc.get_freeze_count() > 0,
+}
+print("to stderr", file=sys.stderr)
+print(json.dumps(told))
+sys.exit(7)
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    made = ForkServer()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tell.py").write_text(TELL)
+    return tmp_path
+
+
+def run(
+    address: str, folder: Path, *arguments: str, python: str = "", **more: str
+) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {FORK_SERVER: address, "PYTHONPATH": str(folder)} | more
+    return subprocess.run(
+        [python or workers_python(), "-m", *arguments],
+        env=environment, cwd=folder, input="given", capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def told(done: subprocess.CompletedProcess[str], code: int = 7) -> dict[str, Any]:
+    assert done.returncode == code, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_forked_module_has_what_python_would_have_given_it(server: ForkServer, folder: Path) -> None:
+    arguments = ("tell", "-x", "y")
+    forked = run(server.address, folder, *arguments, MINE="1", PYTHONHASHSEED="0")
+    alone = run("", folder, *arguments, MINE="1", PYTHONHASHSEED="0")
+    differ = ("imported", "parent", "frozen")
+    assert forked.stderr == alone.stderr == "to stderr\n"
+    found, expected = told(forked), told(alone)
+    assert (found["parent"], found["imported"], found["frozen"]) == (server.process_id, True, True)
+    assert (expected["imported"], expected["frozen"]) == (False, False)
+    assert [found.pop(each) for each in differ] != [expected.pop(each) for each in differ]
+    assert found == expected
+    assert found["threads"] == 1
+    assert found["heavy"] == []
+
+
+def test_each_of_many_at_once_is_forked_once(server: ForkServer, folder: Path) -> None:
+    (folder / "count.py").write_text(
+        "import os, sys; os.write(os.open('ran', os.O_APPEND | os.O_CREAT | os.O_WRONLY), b'x')\n"
+        "print(os.getppid()); sys.exit(int(sys.argv[1]))"
+    )
+    environment = os.environ | {FORK_SERVER: server.address, "PYTHONHASHSEED": "0"}
+    running = [
+        subprocess.Popen(
+            [workers_python(), "-m", "count", str(number)],
+            env=environment, cwd=folder, stdout=subprocess.PIPE, text=True,
+        )
+        for number in range(12)
+    ]  # fmt: skip
+    said = [each.communicate(timeout=60)[0] for each in running]
+    assert [each.returncode for each in running] == list(range(12))
+    assert said == [f"{server.process_id}\n"] * 12
+    assert (folder / "ran").read_bytes() == b"x" * 12
+
+
+def test_a_killed_child_is_told(server: ForkServer, folder: Path) -> None:
+    (folder / "killed.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert run(server.address, folder, "killed").returncode == 128 + signal.SIGKILL
+
+
+def test_an_error_of_the_module_is_its_own(server: ForkServer, folder: Path) -> None:
+    missing = run(server.address, folder, "no_such_module")
+    assert missing.returncode == 1
+    assert "No module named no_such_module" in missing.stderr
+    assert told(run(server.address, folder, "tell"))["imported"], "the server serves on"
+
+
+@pytest.mark.parametrize("seed", [None, "random", "0"])
+def test_a_python_that_wants_no_other_seed_is_forked(
+    seed: str | None, server: ForkServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    more = {} if seed is None else {"PYTHONHASHSEED": seed}
+    assert told(run(server.address, folder, "tell", **more))["imported"]
+
+
+def test_another_seed_of_hashes_runs_by_itself(server: ForkServer, folder: Path) -> None:
+    """Records go to partitions by the hashes of their keys: all workers need the same ones."""
+    found = told(run(server.address, folder, "tell", PYTHONHASHSEED="42"))
+    assert not found["imported"]
+    assert found["hash"] == told(run("", folder, "tell", PYTHONHASHSEED="42"))["hash"]
+
+
+def test_another_pyspark_runs_by_itself(server: ForkServer, folder: Path) -> None:
+    (folder / "pyspark").mkdir()
+    (folder / "pyspark" / "__init__.py").touch()
+    (folder / "pyspark" / "daemon.py").touch()
+    assert not told(run(server.address, folder, "tell"))["imported"]
+
+
+def test_without_a_server_a_module_runs_by_itself(folder: Path) -> None:
+    ended = ForkServer()
+    ended.close()
+    assert not Path(ended.address).parent.exists()
+    assert not told(run(ended.address, folder, "tell"))["imported"]
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "ASK_TIMEOUT_S", 0.1)
+    address = str(folder / "mute")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(address)
+        listener.listen(1)
+        fork_server.run_forked(address, ["tell"])  # returns
+
+
+def test_a_server_that_goes_before_it_has_forked_leaves_the_module_to_the_other(folder: Path) -> None:
+    address = str(folder / "leaves")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(address)
+        listener.listen(1)
+        environment = os.environ | {FORK_SERVER: address}
+        command = [workers_python(), "-m", "tell"]
+        running = subprocess.Popen(
+            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        )
+        connection, _ = listener.accept()
+        connection.sendall(ASK)
+        _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
+        connection.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        output, _ = running.communicate(timeout=60)
+    assert not json.loads(output)["imported"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"\x00",
+        struct.pack(">I", 1 << 31),
+        struct.pack(">I", 9) + b"{",
+        struct.pack(">I", 2) + b"{}",
+        struct.pack(">I", 2) + b"[]",
+    ],
+)
+def test_what_is_no_request_is_refused_and_the_next_one_served(
+    sent: bytes, server: ForkServer, folder: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(server.address)
+        assert connection.recv(1) == ASK
+        if len(sent) >= 4:
+            socket.send_fds(connection, [sent], (0, 1, 2))
+        else:
+            connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) in (b"", REFUSED)
+    assert told(run(server.address, folder, "tell"))["imported"]
+
+
+def test_a_request_without_its_streams_is_refused(server: ForkServer) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(server.address)
+        assert connection.recv(1) == ASK
+        connection.sendall(struct.pack(">I", 2) + b"{}")
+        with suppress(ConnectionResetError):  # not all was received
+            assert connection.recv(1) == b""
+
+
+def test_a_server_ends_with_its_session_and_leaves_no_folder(folder: Path) -> None:
+    program = (
+        "import os, signal; from tidegate.spark.fork_server import ForkServer; made = ForkServer()\n"
+        "print(made.process_id, made.address, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    process_id, address = done.stdout.split()
+    with suppress(ProcessLookupError):  # it has ended already
+        descriptor = os.pidfd_open(int(process_id))
+        assert select.select([descriptor], [], [], 30)[0], "the server has not ended"
+        os.close(descriptor)
+    assert not Path(address).parent.exists()
+
+
+def test_only_its_user_reaches_it(server: ForkServer) -> None:
+    assert Path(server.address).parent.stat().st_mode & 0o077 == 0
+
+
+def test_the_modules_are_there_and_start_no_thread() -> None:
+    program = (
+        f"import importlib, os, sys\nfor name in {MODULES!r}: importlib.import_module(name)\n"
+        "print(len(os.listdir('/proc/self/task')), *{'numpy', 'pyarrow'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_a_session_goes_on_where_no_server_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> ForkServer:
+        raise OSError("no room")
+
+    monkeypatch.setattr(session, "ForkServer", fails)
+    monkeypatch.setattr(session, "_fork_server", None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.delenv(FORK_SERVER, raising=False)
+    session._start_fork_server()
+    assert FORK_SERVER not in os.environ
+    assert "fork_server_not_started" in caplog.text
