@@ -101,7 +101,7 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)  # where it could not do that itself
 
 
 def hash_seed() -> str:
@@ -192,12 +192,15 @@ class Request:
             os.close(descriptor)
 
     def take_over(self, connection: socket.socket) -> None:
-        """Makes the streams those of this process, and says so.  Raises OSError."""
+        """Makes the streams those of this process, and says so.  Raises OSError.
+
+        The connection stays open as long as this process: should the server be killed, its other end knows.
+        """
         for number, descriptor in zip(STREAMS, self.streams, strict=True):
             os.dup2(descriptor, number)
         self.close()
         connection.sendall(FORKED)
-        connection.close()
+        connection.detach()
 
 
 def _request_of(connection: socket.socket) -> Request | None:

@@ -24,7 +24,7 @@ from ..runtime.logs import get
 from .fork_server import ForkServer
 from .java import java_home
 from .source import register
-from .worker_python import COMMAND, FORK_SERVER
+from .worker_python import COMMAND, FORK_SERVER, NO_FORK_SERVER
 
 log = get(__name__)
 
@@ -58,8 +58,9 @@ def local_session(app_name: str, cores: int = 2) -> SparkSession:
 def _start_fork_server() -> None:
     """Before Java, which hands its address to the workers."""
     global _fork_server
-    is_for_workers = sys.platform == "linux" and workers_python() != sys.executable
-    if _fork_server is not None or SparkContext._gateway is not None or not is_for_workers:
+    is_wanted = os.environ.get(FORK_SERVER) != NO_FORK_SERVER and workers_python() != sys.executable
+    has_java = SparkContext._gateway is not None
+    if _fork_server is not None or has_java or not is_wanted or sys.platform != "linux":
         return
     try:
         _fork_server = ForkServer()

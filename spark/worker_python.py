@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 COMMAND: Final = "tidegate-spark-python"
-FORK_SERVER: Final = "TIDEGATE_SPARK_FORK_SERVER"  # the variable that names its address
+FORK_SERVER: Final = "TIDEGATE_SPARK_FORK_SERVER"  # the variable with its address
+NO_FORK_SERVER: Final = "off"  # a value of it
 ARCHIVE: Final = "pyspark.zip"
 
 
@@ -56,7 +57,8 @@ def main() -> NoReturn:
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()  # what `python -m` begins with
     sys.path[:] = without_archive(sys.path)
-    if address := os.environ.get(FORK_SERVER):
+    address = os.environ.get(FORK_SERVER, NO_FORK_SERVER)
+    if address != NO_FORK_SERVER:
         from .fork_server import run_forked
 
         run_forked(address, arguments[1:])  # returns where it could not

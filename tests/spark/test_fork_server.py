@@ -71,11 +71,12 @@ def told(done: subprocess.CompletedProcess[str], code: int = 7) -> dict[str, Any
 def test_a_forked_module_has_what_python_would_have_given_it(server: ForkServer, folder: Path) -> None:
     arguments = ("tell", "-x", "y")
     forked = run(server.address, folder, *arguments, MINE="1", PYTHONHASHSEED="0")
-    alone = run("", folder, *arguments, MINE="1", PYTHONHASHSEED="0")
-    differ = ("imported", "parent", "frozen")
+    alone = run("off", folder, *arguments, MINE="1", PYTHONHASHSEED="0")
+    differ = ("imported", "parent", "frozen", "descriptors")
     assert forked.stderr == alone.stderr == "to stderr\n"
     found, expected = told(forked), told(alone)
     assert (found["parent"], found["imported"], found["frozen"]) == (server.process_id, True, True)
+    assert len(found["descriptors"]) == len(expected["descriptors"]) + 1  # the connection
     assert (expected["imported"], expected["frozen"]) == (False, False)
     assert [found.pop(each) for each in differ] != [expected.pop(each) for each in differ]
     assert found == expected
@@ -107,6 +108,24 @@ def test_a_killed_child_is_told(server: ForkServer, folder: Path) -> None:
     assert run(server.address, folder, "killed").returncode == 128 + signal.SIGKILL
 
 
+def test_a_killed_server_ends_no_module(folder: Path) -> None:
+    made = ForkServer()
+    (folder / "waits.py").write_text("import sys; print('here', flush=True); print(sys.stdin.read())")
+    running = subprocess.Popen(
+        [workers_python(), "-m", "waits"],
+        env=os.environ | {FORK_SERVER: made.address}, cwd=folder,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stdout is not None
+    assert running.stdout.readline() == "here\n"
+    os.kill(made.process_id, signal.SIGKILL)
+    made.close()
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(0.3)
+    assert running.communicate("given")[0] == "given\n"
+    assert running.returncode == 1  # its code is not known
+
+
 def test_an_error_of_the_module_is_its_own(server: ForkServer, folder: Path) -> None:
     missing = run(server.address, folder, "no_such_module")
     assert missing.returncode == 1
@@ -127,7 +146,7 @@ def test_another_seed_of_hashes_runs_by_itself(server: ForkServer, folder: Path)
     """Records go to partitions by the hashes of their keys: all workers need the same ones."""
     found = told(run(server.address, folder, "tell", PYTHONHASHSEED="42"))
     assert not found["imported"]
-    assert found["hash"] == told(run("", folder, "tell", PYTHONHASHSEED="42"))["hash"]
+    assert found["hash"] == told(run("off", folder, "tell", PYTHONHASHSEED="42"))["hash"]
 
 
 def test_another_pyspark_runs_by_itself(server: ForkServer, folder: Path) -> None:
@@ -235,6 +254,16 @@ def test_the_modules_are_there_and_start_no_thread() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout == "1\n", done.stderr
+
+
+def test_a_session_has_none_where_its_user_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "ForkServer", lambda: pytest.fail("started"))
+    monkeypatch.setattr(session, "_fork_server", None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setenv(FORK_SERVER, "off")
+    session._start_fork_server()
+    session._stop_fork_server()
+    assert os.environ[FORK_SERVER] == "off"
 
 
 def test_a_session_goes_on_where_no_server_can_be_started(
