@@ -9,20 +9,26 @@ by closing their standard input, which the forked one has.
     worker_python                 fork server                      forked
     connects                      ASK, when it has time for it
     request, three descriptors    forks, or REFUSED
-                                                                   FORKED; runs the module
+                                                                   FORKED
+    RUN                                                            runs the module
     ends with the same code       its exit code                    ends
+    is ended                      SIGTERM                          ends
 
-Where that does not come about (no server, another PySpark, another seed of hashes), `worker_python.py` runs
-the module itself.  numpy and pyarrow are not imported here: they start threads, which do not survive a fork.
+Where that does not come about before RUN (no server, no time, another PySpark, another variable that Python
+or its libraries read when they start), `worker_python.py` runs the module itself, and what was forked does
+not.
+numpy and pyarrow are not imported here: they start threads, which do not survive a fork.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
 import os
+import re
 import runpy
 import select
 import shutil
@@ -58,11 +64,18 @@ MODULES: Final = (
 ASK: Final = b"?"
 REFUSED: Final = b"-"
 FORKED: Final = b"+"
+RUN: Final = b"!"
 ASK_TIMEOUT_S: Final = 10.0  # of one that asks: the server may still import
 REQUEST_TIMEOUT_S: Final = 5.0  # of the server, which serves one at a time
-STOP_TIMEOUT_S: Final = 10.0
 REQUEST_BYTES_MAX: Final = 8 << 20
 STREAMS: Final = (0, 1, 2)
+PACKAGES: Final = ("google.protobuf", "grpc", "pyspark", "tidegate")  # of which each path must find the same
+# what the C library, Python and its modules read once
+READ_AT_START: Final = re.compile(
+    r"TZ|TZDIR|LANG|LANGUAGE|GLIBC_TUNABLES|(LC|LD|MALLOC|GRPC|OPENSSL|SSL|PROTOCOL_BUFFERS)_.*"
+    r"|PYTHON(?!PATH$|HASHSEED$|UNBUFFERED$)[A-Z].*"
+)
+MEANT_FOR_THE_PROGRAM: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LENGTH: Final = Struct(">I")
 
 
@@ -77,13 +90,18 @@ class ForkServer:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
                 listener.bind(self.address)
                 listener.listen(64)
+                # a program may lack standard streams: then the listener has the number of one
+                descriptor = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, len(STREAMS))
+            try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", __spec__.name, str(listener.fileno()), self._folder],
+                    [sys.executable, "-m", __spec__.name, str(descriptor), self._folder],
                     stdin=subprocess.PIPE,
-                    pass_fds=[listener.fileno()],
+                    pass_fds=[descriptor],
                     # as Spark starts its Pythons
                     env=os.environ | {"PYTHONUNBUFFERED": "YES", "PYTHONHASHSEED": hash_seed()},
                 )
+            finally:
+                os.close(descriptor)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -95,13 +113,10 @@ class ForkServer:
     def close(self) -> None:
         """Ends it, not what it has forked."""
         assert self._process.stdin is not None
+        self._process.kill()  # a fork of the program may hold its standard input open; it has nothing to lose
+        self._process.wait()
         self._process.stdin.close()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)  # where it could not do that itself
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def hash_seed() -> str:
@@ -112,35 +127,40 @@ def hash_seed() -> str:
 def run_forked(address: str, arguments: Sequence[str]) -> None:
     """Has the server run a module in place of this process, and ends with its exit code; returns when there
     is none that would do it.  `arguments`: the module's name, and its own."""
-    path = list(sys.path)
-    found = PathFinder.find_spec("pyspark", path)
-    request = {
-        "arguments": list(arguments),
-        "environment": dict(os.environ),
-        "folder": os.getcwd(),
-        "path": path,
-        "python": [sys.executable, sys.version, found.origin if found else None],
-    }
-    data = json.dumps(request).encode()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with connection:
         try:
+            request = {
+                "arguments": list(arguments),
+                "environment": dict(os.environ),
+                "folder": os.getcwd(),
+                "path": list(sys.path),
+                "python": _python(),
+            }
+            data = json.dumps(request).encode()
             connection.settimeout(ASK_TIMEOUT_S)
             connection.connect(address)
             if connection.recv(1) != ASK:
                 return
-            connection.settimeout(None)
             socket.send_fds(connection, [_LENGTH.pack(len(data))], STREAMS)
             connection.sendall(data)
-            is_forked = connection.recv(1) == FORKED
-        except OSError:  # no server, or not in time: nothing was forked
+            if connection.recv(1) != FORKED:
+                return
+        except OSError:  # no server, no folder, or not in time: what may be forked does not run without RUN
             return
-        if is_forked:
+        try:
+            connection.settimeout(None)
+            connection.sendall(RUN)
             code = connection.recv(1)
-            os._exit(code[0] if code else 1)  # the streams are the other's now: nothing to flush
+        except OSError:  # it ended at once
+            code = b""
+        os._exit(code[0] if code else 1)  # the streams are the other's now: nothing to flush
 
 
 def serve(listener: socket.socket) -> Request:
     """Serves until its own standard input ends, and then exits; returns in each forked process."""
+    for number in MEANT_FOR_THE_PROGRAM:  # which ends this one
+        signal.signal(number, signal.SIG_IGN)
     for module in MODULES:
         with contextlib.suppress(ImportError):  # an older PySpark has other modules
             importlib.import_module(module)
@@ -150,13 +170,20 @@ def serve(listener: socket.socket) -> Request:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: it means the program, which ends this one
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     children: dict[int, socket.socket] = {}
+    poll = select.poll()
+    for descriptor in (0, ended, listener.fileno()):
+        poll.register(descriptor, select.POLLIN)
     while True:
-        ready, _, _ = select.select([0, ended, listener.fileno()], [], [])
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        for child, other in children.items():
+            if other.fileno() in ready:  # its Python was ended
+                poll.unregister(other)
+                os.kill(child, signal.SIGTERM)
         if ended in ready:
             os.read(ended, 4096)
-            _report_ends(children)
+            _report_ends(children, poll)
         if 0 in ready:
             sys.exit()
         if listener.fileno() not in ready:
@@ -166,10 +193,17 @@ def serve(listener: socket.socket) -> Request:
         if request is None:
             connection.close()
             continue
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError:  # no more processes: it may try itself
+            request.close()
+            connection.close()
+            continue
         if not child:
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, *MEANT_FOR_THE_PROGRAM[1:]):  # Java's children ignore the first
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             for descriptor in (ended, wake):
                 os.close(descriptor)
             for other in (listener, *children.values()):
@@ -178,6 +212,7 @@ def serve(listener: socket.socket) -> Request:
             return request
         request.close()
         children[child] = connection
+        poll.register(connection, select.POLLHUP)  # RUN is for the forked one
 
 
 @dataclass(slots=True)
@@ -192,14 +227,19 @@ class Request:
             os.close(descriptor)
 
     def take_over(self, connection: socket.socket) -> None:
-        """Makes the streams those of this process, and says so.  Raises OSError.
+        """Makes the streams those of this process, and goes on when it may run.
 
         The connection stays open as long as this process: should the server be killed, its other end knows.
         """
         for number, descriptor in zip(STREAMS, self.streams, strict=True):
             os.dup2(descriptor, number)
         self.close()
-        connection.sendall(FORKED)
+        answer = b""
+        with contextlib.suppress(OSError):
+            connection.sendall(FORKED)
+            answer = connection.recv(1)
+        if answer != RUN:
+            sys.exit(1)  # the other runs the module itself
         connection.detach()
 
 
@@ -210,10 +250,14 @@ def _request_of(connection: socket.socket) -> Request | None:
         connection.settimeout(REQUEST_TIMEOUT_S)
         connection.sendall(ASK)
         _receive(connection, request)
-        fits = request.fields["python"] == _python() and _has_seed(request.fields["environment"])
+        fits = (
+            request.fields["python"] == _python()
+            and request.fields["arguments"][0] not in sys.modules  # to run it would load it twice
+            and _starts_alike(request.fields["environment"])
+        )
         if not fits:
             connection.sendall(REFUSED)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError):
         fits = False
     if fits:
         return request
@@ -239,22 +283,40 @@ def _receive(connection: socket.socket, request: Request) -> None:
     request.fields = json.loads(data)
 
 
-def _python() -> list[str | None]:
-    return [sys.executable, sys.version, getattr(sys.modules.get("pyspark"), "__file__", None)]
+def _python() -> list[Any]:
+    """What must be the same: this Python, and where its path finds the packages."""
+    return [sys.executable, sys.version, __file__, [_places(name) for name in PACKAGES]]
 
 
-def _has_seed(environment: Mapping[str, str]) -> bool:
-    """A Python that asks for no certain seed may have any."""
-    return environment.get("PYTHONHASHSEED", "random") in ("random", hash_seed())
+def _places(package: str) -> list[str]:
+    """Where the path finds it; none for a package of an editable installation."""
+    within = list(sys.path)
+    parts = package.split(".")
+    for count in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:count]), within)
+        within = list(spec.submodule_search_locations or ()) if spec else []
+    return within
 
 
-def _report_ends(children: dict[int, socket.socket]) -> None:
+def _starts_alike(environment: Mapping[str, str]) -> bool:
+    """Whether a Python with this environment would have started as this one did.  One that asks for no
+    certain seed of hashes may have any."""
+    mine, other = (
+        {name: value for name, value in each.items() if READ_AT_START.fullmatch(name)}
+        for each in (os.environ, environment)
+    )
+    return mine == other and environment.get("PYTHONHASHSEED", "random") in ("random", hash_seed())
+
+
+def _report_ends(children: dict[int, socket.socket], poll: select.poll) -> None:
     while children:
         child, status = os.waitpid(-1, os.WNOHANG)
         if not child:
             return
         code = os.waitstatus_to_exitcode(status)
-        with contextlib.suppress(OSError), children.pop(child) as connection:
+        with contextlib.suppress(OSError, KeyError), children.pop(child) as connection:
+            with contextlib.suppress(KeyError):  # its other end has gone before
+                poll.unregister(connection)
             connection.sendall(bytes([code if code >= 0 else 128 - code]))
 
 

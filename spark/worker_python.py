@@ -50,12 +50,20 @@ def _finds(home: Path, path: list[str]) -> bool:
     return is_home and PathFinder.find_spec("py4j", path) is not None
 
 
+def _folder() -> str:
+    """What the path of `python -m` begins with."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was deleted
+        return ""
+
+
 def main() -> NoReturn:
     arguments = sys.argv[1:]
     if len(arguments) < 2 or arguments[0] != "-m":
         os.execv(sys.executable, [sys.executable, *arguments])
     if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd()  # what `python -m` begins with
+        sys.path[0] = _folder()
     sys.path[:] = without_archive(sys.path)
     address = os.environ.get(FORK_SERVER, NO_FORK_SERVER)
     if address != NO_FORK_SERVER:

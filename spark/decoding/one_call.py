@@ -121,7 +121,7 @@ class _OfThread(threading.local):
                 continue
             try:
                 self.by_codec[codec] = kind(library)
-            except AttributeError:  # too old: a function is missing
+            except (AttributeError, MemoryError):  # too old: a function is missing; or no room for a context
                 continue
 
 

@@ -108,6 +108,102 @@ def test_a_killed_child_is_told(server: ForkServer, folder: Path) -> None:
     assert run(server.address, folder, "killed").returncode == 128 + signal.SIGKILL
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_is_forked_ends_with_the_python_that_spark_knows(
+    number: signal.Signals, server: ForkServer, folder: Path
+) -> None:
+    (folder / "stays.py").write_text("import os, threading; print(os.getpid(), flush=True)\n"
+                                     "threading.Event().wait()")  # fmt: skip
+    running = subprocess.Popen(
+        [workers_python(), "-m", "stays"],
+        env=os.environ | {FORK_SERVER: server.address}, cwd=folder, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert running.stdout is not None
+    descriptor = os.pidfd_open(int(running.stdout.readline()))
+    running.send_signal(number)
+    assert running.wait(30) == -number
+    assert select.select([descriptor], [], [], 30)[0], "the forked one has not ended"
+    os.close(descriptor)
+    running.stdout.close()
+
+
+def test_signals_for_the_program_end_no_server(folder: Path) -> None:
+    """It shares the group of a terminal, or of `timeout`; else its folder would stay."""
+    made = ForkServer()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        assert told(run(made.address, folder, "tell"))["imported"]
+        os.kill(made.process_id, number)
+    assert told(run(made.address, folder, "tell"))["imported"]
+    made.close()
+
+
+PROGRAM = """
+import os, resource, signal, sys
+from tidegate.spark.fork_server import ForkServer
+{before}
+made = ForkServer()
+environment = os.environ | {{"TIDEGATE_SPARK_FORK_SERVER": made.address}}
+code = os.spawnve(os.P_WAIT, sys.argv[1], [sys.argv[1], "-m", "tell"], environment)
+made.close()
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])",
+        "held = [os.open('/dev/null', 0) for _ in range(1_100)]",
+        "os.close(0)",
+    ],
+)
+def test_an_unusual_program_has_a_server_all_the_same(before: str, folder: Path) -> None:
+    limits = (
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"
+    )
+    (folder / "tell.py").write_text(TELL.replace("sys.stdin.read()", "''"))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(before=f"{limits}\n{before}"), workers_python()],
+        cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert told(done)["imported"], done.stderr
+
+
+def test_what_may_not_run_does_not(server: ForkServer, folder: Path) -> None:
+    """Its Python has lost patience, and runs the module itself."""
+    (folder / "count.py").write_text("open('ran', 'a').write('x')")
+    request = {
+        "arguments": ["count"], "environment": dict(os.environ), "folder": str(folder),
+        "path": [str(folder), *sys.path], "python": fork_server._python(),
+    }  # fmt: skip
+    data = json.dumps(request).encode()
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection,
+        open(os.devnull, "r+b") as null,
+    ):
+        connection.connect(server.address)
+        assert connection.recv(1) == ASK
+        socket.send_fds(connection, [struct.pack(">I", len(data)) + data], [null.fileno()] * 3)
+        assert connection.recv(1) == fork_server.FORKED
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1) == b"\x01", "its exit code"
+    assert not (folder / "ran").exists()
+
+
+def test_a_deleted_folder_is_no_reason_to_fail(server: ForkServer, folder: Path) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    program = (
+        f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})\n"
+        "os.execv(sys.argv[1], [sys.argv[1], '-m', 'tell'])"
+    )
+    environment = os.environ | {FORK_SERVER: server.address, "PYTHONPATH": str(folder)}
+    (folder / "tell.py").write_text("import sys; sys.exit(7)")
+    command = [sys.executable, "-c", program, workers_python()]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 7, done.stderr
+
+
 def test_a_killed_server_ends_no_module(folder: Path) -> None:
     made = ForkServer()
     (folder / "waits.py").write_text("import sys; print('here', flush=True); print(sys.stdin.read())")
@@ -147,6 +243,42 @@ def test_another_seed_of_hashes_runs_by_itself(server: ForkServer, folder: Path)
     found = told(run(server.address, folder, "tell", PYTHONHASHSEED="42"))
     assert not found["imported"]
     assert found["hash"] == told(run("off", folder, "tell", PYTHONHASHSEED="42"))["hash"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "ask"),
+    [
+        ("TZ", "Asia/Tokyo", "str(__import__('datetime').datetime.fromtimestamp(0))"),
+        ("PYTHONOPTIMIZE", "1", "sys.flags.optimize"),
+        ("PYTHONWARNINGS", "error", "sys.warnoptions"),
+        ("PYTHONIOENCODING", "latin-1", "sys.stdout.encoding"),
+        ("LC_ALL", "C", "os.environ['LC_ALL']"),
+        ("LD_BIND_NOW", "1", "os.environ['LD_BIND_NOW']"),
+    ],
+)
+def test_what_is_read_when_python_starts_is_not_ignored(
+    variable: str, value: str, ask: str, server: ForkServer, folder: Path
+) -> None:
+    (folder / "ask.py").write_text(f"import os, sys; print({ask}, 'tidegate.spark.source' in sys.modules)")
+    forked = run(server.address, folder, "ask", **{variable: value})
+    alone = run("off", folder, "ask", **{variable: value})
+    assert alone.stdout
+    assert forked.stdout == alone.stdout
+
+
+def test_variables_of_spark_itself_are_no_reason_to_start_another_python(
+    server: ForkServer, folder: Path
+) -> None:
+    of_spark = {"PYTHON_WORKER_FACTORY_SECRET": "x", "PYTHONUNBUFFERED": "YES", "SPARK_BUFFER_SIZE": "1"}
+    assert told(run(server.address, folder, "tell", **of_spark))["imported"]
+
+
+def test_a_module_that_the_server_has_imported_is_not_loaded_twice(server: ForkServer, folder: Path) -> None:
+    module = "pyspark.sql.worker.lookup_data_sources"
+    assert module in MODULES
+    done = run(server.address, folder, module)
+    assert "found in sys.modules" not in done.stderr
+    assert done.returncode == run("off", folder, module).returncode
 
 
 def test_another_pyspark_runs_by_itself(server: ForkServer, folder: Path) -> None:
