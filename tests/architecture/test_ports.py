@@ -66,6 +66,9 @@ _BEFORE_ANYTHING_RUNS = (
     "looks for a Java runtime while installing and before Spark starts; no broker code runs there"
 )
 _BEFORE_SPARK = "looks for a Python before Spark, or a worker of it, starts; no broker code runs there"
+_FORKS_WORKERS = (
+    "is a process of its own, which hands descriptors to Spark's workers; no broker code runs there"
+)
 _NOT_TO_BE_FORESEEN = "nonces, salts, tokens: what a simulated clock would give, an attacker could foresee"
 
 ALLOWED: Mapping[tuple[str, str], str] = {
@@ -87,6 +90,20 @@ ALLOWED: Mapping[tuple[str, str], str] = {
     ): "anonymous memory, of which only the pages that are written cost anything; no file",
     ("spark/java.py", "os.access"): _BEFORE_ANYTHING_RUNS,
     ("spark/java.py", "shutil"): _BEFORE_ANYTHING_RUNS,
+    **{
+        ("spark/fork_server.py", name): _FORKS_WORKERS
+        for name in (
+            "fcntl",
+            "select",
+            "shutil",
+            "socket",
+            "tempfile",
+            "os.close",
+            "os.dup2",
+            "os.pipe",
+            "os.read",
+        )
+    },
     ("spark/session.py", "shutil"): _BEFORE_SPARK,
     ("spark/worker_python.py", "is_file"): _BEFORE_SPARK,
 }
