@@ -66,9 +66,7 @@ _BEFORE_ANYTHING_RUNS = (
     "looks for a Java runtime while installing and before Spark starts; no broker code runs there"
 )
 _BEFORE_SPARK = "looks for a Python before Spark, or a worker of it, starts; no broker code runs there"
-_FORKS_WORKERS = (
-    "is a process of its own, which hands descriptors to Spark's workers; no broker code runs there"
-)
+_FORKS_WORKERS = "a process of its own, which hands descriptors to Spark's workers; no broker code runs there"
 _NOT_TO_BE_FORESEEN = "nonces, salts, tokens: what a simulated clock would give, an attacker could foresee"
 
 ALLOWED: Mapping[tuple[str, str], str] = {
