@@ -314,7 +314,7 @@ def _report_ends(children: dict[int, socket.socket], poll: select.poll) -> None:
         if not child:
             return
         code = os.waitstatus_to_exitcode(status)
-        with contextlib.suppress(OSError, KeyError), children.pop(child) as connection:
+        with contextlib.suppress(OSError), children.pop(child) as connection:
             with contextlib.suppress(KeyError):  # its other end has gone before
                 poll.unregister(connection)
             connection.sendall(bytes([code if code >= 0 else 128 - code]))

@@ -34,8 +34,10 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 # `rep movsb`, by which Linux copies, is five times slower on AMD's Zen where the target begins up to 31 bytes
 # behind the source within their pages: as Java's memory for reads does, after the 16 bytes of malloc
 READ_OPTION = "-Dsun.nio.PageAlignDirectMemory=true"
-_fork_server: ForkServer | None = None  # of the present Java
 ARROW_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+
+_fork_server: ForkServer | None = None
+"""Of the present Java."""
 
 
 def local_session(app_name: str, cores: int = 2) -> SparkSession:

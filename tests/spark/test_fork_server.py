@@ -24,12 +24,15 @@ from tidegate.spark.session import workers_python
 from tidegate.spark.worker_python import FORK_SERVER
 
 TELL = """
-import gc, json, os, sys
+import gc, json, os, signal, sys
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 told = {
     "name": __name__, "spec": __spec__.name, "arguments": sys.argv[1:], "first": sys.path[0],
     "folder": os.getcwd(), "mine": os.environ.get("MINE"), "hash": hash("a"),
     "imported": "tidegate.spark.source" in sys.modules,
     "threads": len(os.listdir("/proc/self/task")), "input": sys.stdin.read(), "parent": os.getppid(),
+    "signals": [int(signal.getsignal(each)) for each in SIGNALS],
+    "mask": sorted(int(each) for each in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd")),
     "heavy": sorted({"numpy", "pyarrow", "pandas"} & set(sys.modules)), "frozen": gc.get_freeze_count() > 0,
 }
@@ -166,7 +169,9 @@ def test_an_unusual_program_has_a_server_all_the_same(before: str, folder: Path)
         [sys.executable, "-c", PROGRAM.format(before=f"{limits}\n{before}"), workers_python()],
         cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    assert told(done)["imported"], done.stderr
+    found = told(done)
+    assert found["imported"], done.stderr
+    assert found["mask"] == ([signal.SIGCHLD] if "SIG_BLOCK" in before else []), "that of the program"
 
 
 def test_what_may_not_run_does_not(server: ForkServer, folder: Path) -> None:
@@ -281,10 +286,13 @@ def test_a_module_that_the_server_has_imported_is_not_loaded_twice(server: ForkS
     assert done.returncode == run("off", folder, module).returncode
 
 
-def test_another_pyspark_runs_by_itself(server: ForkServer, folder: Path) -> None:
-    (folder / "pyspark").mkdir()
-    (folder / "pyspark" / "__init__.py").touch()
-    (folder / "pyspark" / "daemon.py").touch()
+@pytest.mark.parametrize("package", ["pyspark", "grpc", "google/protobuf"])
+def test_where_the_path_has_another_package_first_a_module_runs_by_itself(
+    package: str, server: ForkServer, folder: Path
+) -> None:
+    (folder / package).mkdir(parents=True)
+    (folder / package / "__init__.py").touch()
+    (folder / package / "daemon.py").touch()  # by which a PySpark is known
     assert not told(run(server.address, folder, "tell"))["imported"]
 
 
@@ -388,14 +396,36 @@ def test_the_modules_are_there_and_start_no_thread() -> None:
     assert done.stdout == "1\n", done.stderr
 
 
-def test_a_session_has_none_where_its_user_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reason", ["the user wants none", "Java runs already", "no command would ask it"])
+def test_a_session_has_none_where_it_is_of_no_use(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "ForkServer", lambda: pytest.fail("started"))
     monkeypatch.setattr(session, "_fork_server", None)
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setenv(FORK_SERVER, "off")
+    monkeypatch.setattr(SparkContext, "_gateway", object() if "Java" in reason else None)
+    monkeypatch.setenv(FORK_SERVER, "off" if "user" in reason else "")
+    if "command" in reason:
+        monkeypatch.setattr(session, "workers_python", lambda: sys.executable)
     session._start_fork_server()
-    session._stop_fork_server()
-    assert os.environ[FORK_SERVER] == "off"
+
+
+def test_a_server_that_cannot_fork_lets_the_module_run_by_itself(folder: Path) -> None:
+    program = (
+        "import os, socket, sys; from tidegate.spark import fork_server\n"
+        "def fails(): raise BlockingIOError('no more processes')\n"
+        "os.fork = fails; fork_server.serve(socket.socket(fileno=int(sys.argv[1])))"
+    )
+    address = str(folder / "full")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(address)
+        listener.listen(4)
+        number = listener.fileno()
+        server = subprocess.Popen(
+            [sys.executable, "-c", program, str(number)],
+            stdin=subprocess.PIPE, pass_fds=[number], env=os.environ | {"PYTHONHASHSEED": "0"},
+        )  # fmt: skip
+    for _ in range(2):  # it serves on
+        assert not told(run(address, folder, "tell"))["imported"]
+    assert server.poll() is None
+    server.communicate(timeout=30)
 
 
 def test_a_session_goes_on_where_no_server_can_be_started(

@@ -53,6 +53,7 @@ for count in (3, 4):
     path = f"/proc/{parents.first()}/stat"  # of the daemon, which forks the workers
     assert int(open(path).read().split()[3]) == server
     stop_session(session)
+    assert "TIDEGATE_SPARK_FORK_SERVER" not in os.environ
     command = ["ps", "-o", "comm=", "--ppid", str(os.getpid())]
     children = subprocess.run(command, capture_output=True, text=True).stdout
     assert not {"java", "python"} & set(children.split()), children

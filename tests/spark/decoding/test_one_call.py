@@ -116,11 +116,11 @@ def test_each_thread_has_contexts_of_its_own_and_frees_them(codec: Compression) 
 
 @pytest.fixture
 def no_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`missing`: this machine has none; `old`: one without the functions."""
+    """`missing`: this machine has none; `old`: one without the functions; `full`: no memory for a context."""
 
     class Old:
         def __getitem__(self, name: str) -> Any:
-            raise AttributeError(name)
+            raise MemoryError if request.param == "full" else AttributeError(name)
 
     monkeypatch.setattr(one_call, "_library", lambda _: None if request.param == "missing" else Old())
     monkeypatch.setattr(one_call, "_of_thread", one_call._OfThread())
@@ -132,7 +132,7 @@ def rows(chunk: bytes) -> int:
 
 
 @pytest.mark.usefixtures("no_library")
-@pytest.mark.parametrize("no_library", ["missing", "old"], indirect=True)
+@pytest.mark.parametrize("no_library", ["missing", "old", "full"], indirect=True)
 @pytest.mark.parametrize("chosen", CODECS)
 def test_a_machine_without_a_library_reads_all_the_same(chosen: Compression) -> None:
     assert codecs() == frozenset()
