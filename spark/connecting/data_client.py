@@ -15,6 +15,7 @@ silent for STALL_TIMEOUT_S; the time in which the consumer processes a chunk doe
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 
 import grpc
 
@@ -26,6 +27,7 @@ from ...security.client_security import ClientSecurity
 from ...security.grpc_session import Metadata
 from ...wire.errors import ErrorCode
 from .answers import LeaderView, OffsetAnswer, SplitRange, TopicView, leader_view
+from .at_once import ask_at_once
 from .channels import Channels
 from .errors import CURABLE, TOPIC_UNKNOWN, Problem, ReadError, problem_of_detail, problem_of_partition
 from .leaders import Leaders
@@ -186,61 +188,95 @@ class DataClient:
     def offsets(
         self, topic: TopicView, queries: Iterable[data_pb2.OffsetQuery], *, read_committed: bool
     ) -> dict[int, OffsetAnswer]:
-        """Asks the leaders of the partitions; the result has every queried partition."""
-        left = {query.partition: query for query in queries}
-        answers: dict[int, OffsetAnswer] = {}
+        """As `offsets_of_topics`, for one topic."""
+        asked = {(topic.name, query.partition): query for query in queries}
+        found = self.offsets_of_topics({topic.name: topic}, asked, read_committed=read_committed)
+        return {partition: answer for (_, partition), answer in found.items()}
+
+    def offsets_of_topics(
+        self,
+        topics: Mapping[str, TopicView],
+        queries: Mapping[Key, data_pb2.OffsetQuery],
+        *,
+        read_committed: bool,
+    ) -> dict[Key, OffsetAnswer]:
+        """Asks the leaders of the partitions, all at once; the result has every queried partition."""
+        left = dict(queries)
+        answers: dict[Key, OffsetAnswer] = {}
         budget = self.retry_budget()
         while left:
-            problem = self._offsets_once(topic, left, answers, read_committed)
-            if left and problem is not None:
+            before = len(left)
+            problem = self._offsets_once(topics, left, answers, read_committed)
+            if problem is None:
+                continue
+            if len(left) < before and problem.curable:
+                budget.renew()
+            else:
                 _wait_or_raise(budget, problem)
-        return answers
+        return {key: answers[key] for key in queries}
 
     def _offsets_once(
         self,
-        topic: TopicView,
-        left: dict[int, data_pb2.OffsetQuery],
-        answers: dict[int, OffsetAnswer],
+        topics: Mapping[str, TopicView],
+        left: dict[Key, data_pb2.OffsetQuery],
+        answers: dict[Key, OffsetAnswer],
         read_committed: bool,
     ) -> Problem | None:
-        """One round over all leaders; moves answered partitions from `left` to `answers`."""
+        """One round over all leaders; moves answered partitions from `left` to `answers`.  A leader that did
+        not answer is asked nothing more in it."""
         last: Problem | None = None
-        by_leader: dict[str, list[data_pb2.OffsetQuery]] = {}
-        for partition, query in left.items():
-            leader, problem = self._leader(topic.name, partition)
+        by_leader: dict[tuple[str, str], list[data_pb2.OffsetQuery]] = {}
+        for (name, partition), query in left.items():
+            leader, problem = self._leader(name, partition)
             if leader is None:
                 last = problem
                 continue
             query.leader_epoch = leader.leader_epoch
-            by_leader.setdefault(leader.endpoint, []).append(query)
-        for endpoint, asked in by_leader.items():
+            by_leader.setdefault((leader.endpoint, name), []).append(query)
+
+        def begin(asked: tuple[str, str]) -> grpc.Future[data_pb2.OffsetsReply]:
+            endpoint, name = asked
             request = data_pb2.OffsetsRequest(
-                topic=topic.name, topic_id=topic.topic_id, isolation=_isolation(read_committed), queries=asked
+                topic=name,
+                topic_id=topics[name].topic_id,
+                isolation=_isolation(read_committed),
+                queries=by_leader[asked],
             )
-            try:
-                reply = self._nodes.stub(endpoint).Offsets(
-                    request, timeout=CALL_TIMEOUT_S, metadata=self._nodes.shown(endpoint)
-                )
-            except grpc.RpcError as failure:
-                last = self._nodes.problem_of(failure, endpoint)
-                for query in asked:
-                    self.leaders.forget(topic.name, query.partition, last)
-                if not last.curable:
-                    return last
-                continue
-            for entry in reply.offsets:
-                if entry.error_code:
-                    last = problem_of_partition(topic.name, entry)
-                    self.leaders.forget(topic.name, entry.partition, last)
+            return self._nodes.stub(endpoint).Offsets.future(
+                request, timeout=CALL_TIMEOUT_S, metadata=self._nodes.shown(endpoint)
+            )
+
+        failed: set[str] = set()
+        asked = (each for each in by_leader if each[0] not in failed)
+        replies = ask_at_once(asked, begin)
+        with closing(replies):
+            for (endpoint, name), reply in replies:
+                if isinstance(reply, grpc.RpcError):
+                    last = self._nodes.problem_of(reply, endpoint)
+                    failed.add(endpoint)
+                    for query in by_leader[endpoint, name]:
+                        self.leaders.forget(name, query.partition, last)
                     if not last.curable:
                         return last
-                elif left.pop(entry.partition, None) is not None:
-                    answers[entry.partition] = OffsetAnswer(
-                        entry.offset, entry.log_start_offset, entry.last_stable_offset, entry.high_watermark
-                    )
-        return last or Problem(
-            ErrorCode.UNKNOWN_SERVER_ERROR, f"{topic.name}: a query was not answered", curable=False
-        )
+                    continue
+                for entry in reply.offsets:
+                    if entry.error_code:
+                        last = problem_of_partition(name, entry)
+                        self.leaders.forget(name, entry.partition, last)
+                        if not last.curable:
+                            return last
+                    elif left.pop((name, entry.partition), None) is not None:
+                        answers[name, entry.partition] = OffsetAnswer(
+                            entry.offset,
+                            entry.log_start_offset,
+                            entry.last_stable_offset,
+                            entry.high_watermark,
+                        )
+        if last is None and left:
+            name = min(left)[0]
+            message = f"{name}: a query was not answered"
+            return Problem(ErrorCode.UNKNOWN_SERVER_ERROR, message, curable=False)
+        return last
 
     # Ranges
 
@@ -304,7 +340,8 @@ class DataClient:
         found: dict[Key, list[SplitRange]],
         estimate_decompressed: bool,
     ) -> Problem | None:
-        """One round over all leaders; moves answered partitions from `left` to `found`."""
+        """One round over all leaders; moves answered partitions from `left` to `found`.  A leader that did
+        not answer is asked nothing more in it."""
         last: Problem | None = None
         by_leader: dict[str, list[Key]] = {}
         for key, request in left.items():
@@ -314,15 +351,29 @@ class DataClient:
                 continue
             request.leader_epoch = leader.leader_epoch
             by_leader.setdefault(leader.endpoint, []).append(key)
-        for endpoint, keys in by_leader.items():
-            for start in range(0, len(keys), PLANNED_AT_ONCE):
-                asked = keys[start : start + PLANNED_AT_ONCE]
-                together = data_pb2.PlanManyRangesRequest(
-                    partitions=[left[key] for key in asked], estimate_decompressed=estimate_decompressed
-                )
-                problem = self._plan_at(endpoint, together, left, found)
+        requests = [
+            (endpoint, keys[start : start + PLANNED_AT_ONCE])
+            for endpoint, keys in by_leader.items()
+            for start in range(0, len(keys), PLANNED_AT_ONCE)
+        ]
+
+        def begin(asked: tuple[str, list[Key]]) -> grpc.Future[data_pb2.PlanManyRangesReply]:
+            endpoint, keys = asked
+            together = data_pb2.PlanManyRangesRequest(
+                partitions=[left[key] for key in keys], estimate_decompressed=estimate_decompressed
+            )
+            return self._nodes.stub(endpoint).PlanManyRanges.future(
+                together, timeout=CALL_TIMEOUT_S, metadata=self._nodes.shown(endpoint)
+            )
+
+        failed: set[str] = set()
+        asked = (each for each in requests if each[0] not in failed)
+        replies = ask_at_once(asked, begin)
+        with closing(replies):
+            for (endpoint, keys), reply in replies:
+                problem = self._take_plan(endpoint, keys, reply, left, found)
                 if problem is not None and problem.method_unknown:
-                    for key in asked:
+                    for key in keys:
                         request = left.pop(key)
                         found[key] = self.plan_ranges(
                             topics[key[0]], key[1], request.start, request.end, request.target_bytes
@@ -331,38 +382,37 @@ class DataClient:
                     last = problem
                     if not last.curable:
                         return last
+                    if isinstance(reply, grpc.RpcError):
+                        failed.add(endpoint)
         return last
 
-    def _plan_at(
+    def _take_plan(
         self,
         endpoint: str,
-        together: data_pb2.PlanManyRangesRequest,
+        keys: Sequence[Key],
+        reply: data_pb2.PlanManyRangesReply | grpc.RpcError,
         left: dict[Key, data_pb2.PlanRangesRequest],
         found: dict[Key, list[SplitRange]],
     ) -> Problem | None:
-        try:
-            reply = self._nodes.stub(endpoint).PlanManyRanges(
-                together, timeout=CALL_TIMEOUT_S, metadata=self._nodes.shown(endpoint)
-            )
-        except grpc.RpcError as failure:
-            problem = self._nodes.problem_of(failure, endpoint)
+        """Moves the partitions that a leader has planned from `left` to `found`."""
+        if isinstance(reply, grpc.RpcError):
+            problem = self._nodes.problem_of(reply, endpoint)
             if not problem.method_unknown:
-                for request in together.partitions:
-                    self.leaders.forget(request.topic, request.partition, problem)
+                for key in keys:
+                    self.leaders.forget(*key, problem)
             return problem
         last: Problem | None = None
         if not reply.partitions:
             return Problem(ErrorCode.UNKNOWN_SERVER_ERROR, f"{endpoint} planned no range", curable=True)
         # a leader may answer only a prefix
-        for request, answer in zip(together.partitions, reply.partitions, strict=False):
+        for key, answer in zip(keys, reply.partitions, strict=False):
             if answer.error_code:
-                last = problem_of_partition(request.topic, answer)
+                last = problem_of_partition(key[0], answer)
                 last.log_start_offset = answer.log_start_offset
-                self.leaders.forget(request.topic, request.partition, last)
+                self.leaders.forget(*key, last)
                 if not last.curable:
                     return last
             else:
-                key = (request.topic, request.partition)
                 found[key] = _whole_split(left.pop(key), answer.ranges)
         return last
 

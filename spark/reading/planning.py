@@ -464,12 +464,8 @@ def ask_offsets(
             times = {key: by_partition[key] for key in keys}
         case _:
             return {}
-    answers: dict[Key, OffsetAnswer] = {}
-    for name, view in topics.items():
-        queries = [offset_query(key[1], timestamp_ms=time) for key, time in times.items() if key[0] == name]
-        for partition, answer in client.offsets(view, queries, read_committed=options.read_committed).items():
-            answers[name, partition] = answer
-    return answers
+    queries = {key: offset_query(key[1], timestamp_ms=time) for key, time in times.items()}
+    return client.offsets_of_topics(topics, queries, read_committed=options.read_committed)
 
 
 def split_into_tasks(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 from tidegate.proto import data_pb2 as pb
+from tidegate.proto import data_pb2_grpc
 from tidegate.security.client_security import ClientSecurity
-from tidegate.spark.connecting import data_client, nodes
-from tidegate.spark.connecting.answers import TopicView
+from tidegate.spark.connecting import at_once, data_client, nodes
+from tidegate.spark.connecting.answers import LeaderView, TopicView
 from tidegate.spark.connecting.channels import Channels
 from tidegate.spark.connecting.data_client import DataClient
 from tidegate.spark.connecting.errors import Problem, ReadError
@@ -277,6 +280,100 @@ class TestDescriptions:
         client.close()
         assert "127.0.0.1:1" not in channels._open
         channels.close()
+
+
+class TestLeadersAtOnce:
+    """Leaders are asked at once, and one that does not answer only once a round."""
+
+    @pytest.fixture
+    def together(self, monkeypatch: pytest.MonkeyPatch, scripted: Script) -> None:
+        """Both nodes lead, and answer only when the other was asked, too."""
+        first = scripted.partitions[0]
+        scripted.partitions[1] = replace(first, leader=1)
+        both = threading.Barrier(2, timeout=20)
+        offsets = ScriptedNode.Offsets
+
+        def answer_offsets(node: ScriptedNode, request: Any, context: Any) -> pb.OffsetsReply:
+            both.wait()
+            return offsets(node, request, context)
+
+        def answer_plans(_: ScriptedNode, request: Any, context: Any) -> pb.PlanManyRangesReply:
+            both.wait()
+            return pb.PlanManyRangesReply(
+                partitions=[
+                    pb.PartitionRanges(ranges=[pb.Range(start=part.start, end=part.end)])
+                    for part in request.partitions
+                ]
+            )
+
+        monkeypatch.setattr(ScriptedNode, "Offsets", answer_offsets)
+        monkeypatch.setattr(ScriptedNode, "PlanManyRanges", answer_plans, raising=False)
+
+    def test_no_leader_is_waited_for_before_another_is_asked(self, together: None, scripted: Script) -> None:
+        client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=5_000)
+        view = client.describe(["flights"])["flights"]
+        queries = [data_client.offset_query(number) for number in (1, 0)]
+        assert list(client.offsets(view, queries, read_committed=True)) == [1, 0]
+        wanted = {("flights", 1): (0, 30), ("flights", 0): (0, 20)}
+        found = client.plan_many_ranges({"flights": view}, wanted, 100)
+        assert {key: [(part.start, part.end) for part in parts] for key, parts in found.items()} == {
+            key: [span] for key, span in wanted.items()
+        }
+        client.close()
+
+    def test_a_leader_that_does_not_answer_is_asked_no_more_in_the_round(
+        self, scripted: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else each of its topics would cost the timeout of a call."""
+        client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=300)
+        dead, topics = scripted.endpoints[0], [f"t{number}" for number in range(3 * at_once.IN_FLIGHT_MAX)]
+        made: list[str] = []
+
+        def stub(endpoint: str) -> data_pb2_grpc.DataStub:
+            made.append(endpoint)
+            return data_pb2_grpc.DataStub(client._channels.to(endpoint))
+
+        for name in topics:
+            client.leaders.note(name, 0, LeaderView(0, 0, dead))
+        scripted.stop(0)
+        monkeypatch.setattr(client._nodes, "stub", stub)
+        views = {name: TopicView(name, TOPIC_ID, False, (0,)) for name in topics}
+        left = {(name, 0): data_client.offset_query(0) for name in topics}
+        problem = client._offsets_once(views, dict(left), {}, True)
+        assert problem is not None
+        assert problem.code == ErrorCode.NETWORK_EXCEPTION
+        assert made == [dead] * at_once.IN_FLIGHT_MAX
+
+        monkeypatch.setattr(data_client, "PLANNED_AT_ONCE", 1)
+        made.clear()
+        for name in topics:
+            client.leaders.note(name, 0, LeaderView(0, 0, dead))
+        requests = {key: pb.PlanRangesRequest(topic=key[0], end=1) for key in left}
+        problem = client._plan_once(views, requests, {}, False)
+        assert problem is not None
+        assert problem.code == ErrorCode.NETWORK_EXCEPTION
+        assert made == [dead] * at_once.IN_FLIGHT_MAX
+        client.close()
+
+    def test_the_patience_begins_again_with_each_answer(
+        self, scripted: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        scripted.partitions |= dict.fromkeys((1, 2), scripted.partitions[0])
+        offsets, clock = ScriptedNode.Offsets, LeapingClock()
+
+        def one(node: ScriptedNode, request: Any, context: Any) -> pb.OffsetsReply:
+            clock.leapt_s += 0.4
+            del request.queries[1:]
+            reply = offsets(node, request, context)
+            reply.offsets.add(partition=9, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
+            return reply
+
+        monkeypatch.setattr(ScriptedNode, "Offsets", one)
+        client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=500, clock=clock)
+        view = client.describe(["flights"])["flights"]
+        found = client.offsets(view, map(data_client.offset_query, range(3)), read_committed=True)
+        assert sorted(found) == [0, 1, 2]
+        client.close()
 
 
 class TestPlansOfManyPartitions:

@@ -146,15 +146,15 @@ def test_records_that_come_between_two_questions_are_no_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limits are asked before the offsets of the times."""
-    ask = DataClient.offsets
+    ask = DataClient.offsets_of_topics
 
-    def offsets(client: DataClient, *args: Any, **named: Any) -> dict[int, OffsetAnswer]:
+    def offsets(client: DataClient, *args: Any, **named: Any) -> dict[tuple[str, int], OffsetAnswer]:
         found = ask(client, *args, **named)
         times = FIRST_TIMESTAMP_MS, FIRST_TIMESTAMP_MS + 30_000
         served.append("flights", 0, [NewRecord(b"k", b"v", (), timestamp_ms) for timestamp_ms in times])
         return found
 
-    monkeypatch.setattr(DataClient, "offsets", offsets)
+    monkeypatch.setattr(DataClient, "offsets_of_topics", offsets)
     one = Step(encode_batch([NewRecord(b"k", b"v", (), FIRST_TIMESTAMP_MS)]), [], -1)
     with ServedCluster(tmp_path, nodes=1) as served:
         served.fill("flights", 0, [one], leader=1)
