@@ -127,6 +127,8 @@ def test_a_caller_that_waits_already_is_woken_by_a_defect(monkeypatch: pytest.Mo
     caller.start()
     caller.join(10)
     assert not caller.is_alive()
+    commits.close()
+    assert not commits._thread.is_alive(), "its error belongs to this test"
 
 
 @pytest.mark.parametrize(
