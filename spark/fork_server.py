@@ -76,6 +76,7 @@ READ_AT_START: Final = re.compile(
     r"|PYTHON(?!PATH$|HASHSEED$|UNBUFFERED$)[A-Z].*"
 )
 MEANT_FOR_THE_PROGRAM: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SET_BY_SERVER: Final = (*MEANT_FOR_THE_PROGRAM, signal.SIGCHLD)
 _LENGTH: Final = Struct(">I")
 
 
@@ -134,6 +135,7 @@ def run_forked(address: str, arguments: Sequence[str]) -> None:
                 "arguments": list(arguments),
                 "environment": dict(os.environ),
                 "folder": os.getcwd(),
+                "ignored": [each for each in _SET_BY_SERVER if signal.getsignal(each) == signal.SIG_IGN],
                 "path": list(sys.path),
                 "python": _python(),
             }
@@ -201,8 +203,7 @@ def serve(listener: socket.socket) -> Request:
             continue
         if not child:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, *MEANT_FOR_THE_PROGRAM[1:]):  # Java's children ignore the first
-                signal.signal(number, signal.SIG_DFL)
+            request.set_signals()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             for descriptor in (ended, wake):
                 os.close(descriptor)
@@ -225,6 +226,14 @@ class Request:
     def close(self) -> None:
         for descriptor in self.streams:
             os.close(descriptor)
+
+    def set_signals(self) -> None:
+        """As the other process had them when it began: Java's children ignore SIGINT, and what a script has
+        in the background ignores more."""
+        for number in _SET_BY_SERVER:
+            begins_with = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            is_ignored = number in self.fields["ignored"]
+            signal.signal(number, signal.SIG_IGN if is_ignored else begins_with)
 
     def take_over(self, connection: socket.socket) -> None:
         """Makes the streams those of this process, and goes on when it may run.
@@ -253,6 +262,7 @@ def _request_of(connection: socket.socket) -> Request | None:
         fits = (
             request.fields["python"] == _python()
             and request.fields["arguments"][0] not in sys.modules  # to run it would load it twice
+            and isinstance(request.fields["ignored"], list)
             and _starts_alike(request.fields["environment"])
         )
         if not fits:

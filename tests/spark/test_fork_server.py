@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,13 @@ from tidegate.spark.worker_python import FORK_SERVER
 
 TELL = """
 import gc, json, os, signal, sys
-SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD, signal.SIGINT)
 told = {
     "name": __name__, "spec": __spec__.name, "arguments": sys.argv[1:], "first": sys.path[0],
     "folder": os.getcwd(), "mine": os.environ.get("MINE"), "hash": hash("a"),
     "imported": "tidegate.spark.source" in sys.modules,
     "threads": len(os.listdir("/proc/self/task")), "input": sys.stdin.read(), "parent": os.getppid(),
-    "signals": [int(signal.getsignal(each)) for each in SIGNALS],
+    "signals": [str(signal.getsignal(each)) for each in SIGNALS],
     "mask": sorted(int(each) for each in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd")),
     "heavy": sorted({"numpy", "pyarrow", "pandas"} & set(sys.modules)), "frozen": gc.get_freeze_count() > 0,
@@ -56,11 +56,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(
-    address: str, folder: Path, *arguments: str, python: str = "", **more: str
+    address: str, folder: Path, *arguments: str, python: str = "", before: Sequence[str] = (), **more: str
 ) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {FORK_SERVER: address, "PYTHONPATH": str(folder)} | more
     return subprocess.run(
-        [python or workers_python(), "-m", *arguments],
+        [*before, python or workers_python(), "-m", *arguments],
         env=environment, cwd=folder, input="given", capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -71,10 +71,15 @@ def told(done: subprocess.CompletedProcess[str], code: int = 7) -> dict[str, Any
     return found
 
 
-def test_a_forked_module_has_what_python_would_have_given_it(server: ForkServer, folder: Path) -> None:
+@pytest.mark.parametrize("signals", ["", "INT", "INT QUIT", "TERM HUP CHLD"])
+def test_a_forked_module_has_what_python_would_have_given_it(
+    signals: str, server: ForkServer, folder: Path
+) -> None:
+    """Also the signals that it ignores: Java's children and what a script has in the background do."""
+    before = ("env", "--default-signal", *(f"--ignore-signal={each}" for each in signals.split()))
     arguments = ("tell", "-x", "y")
-    forked = run(server.address, folder, *arguments, MINE="1", PYTHONHASHSEED="0")
-    alone = run("off", folder, *arguments, MINE="1", PYTHONHASHSEED="0")
+    forked = run(server.address, folder, *arguments, before=before, MINE="1", PYTHONHASHSEED="0")
+    alone = run("off", folder, *arguments, before=before, MINE="1", PYTHONHASHSEED="0")
     differ = ("imported", "parent", "frozen", "descriptors")
     assert forked.stderr == alone.stderr == "to stderr\n"
     found, expected = told(forked), told(alone)
@@ -83,6 +88,7 @@ def test_a_forked_module_has_what_python_would_have_given_it(server: ForkServer,
     assert (expected["imported"], expected["frozen"]) == (False, False)
     assert [found.pop(each) for each in differ] != [expected.pop(each) for each in differ]
     assert found == expected
+    assert found["signals"].count(str(signal.SIG_IGN)) == len(signals.split())
     assert found["threads"] == 1
     assert found["heavy"] == []
 
