@@ -73,7 +73,7 @@ check: install ## ruff, mypy, and the tests without clusters, Spark and long his
 		--hypothesis-profile=check --ignore=tests/cluster --ignore=tests/spark; tests=$$?; \
 	wait $$types; types=$$?; cat .link/mypy.txt; test $$tests = 0 -a $$types = 0
 
-# Of the smallest machine that is to be busy; on its two cores three were no faster.
+# As many as the smallest machine has cores: there three were no faster.
 WORKERS ?= 2
 
 test: install ## run all tests

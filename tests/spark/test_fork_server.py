@@ -185,7 +185,7 @@ def test_what_may_not_run_does_not(server: ForkServer, folder: Path) -> None:
     (folder / "count.py").write_text("open('ran', 'a').write('x')")
     request = {
         "arguments": ["count"], "environment": dict(os.environ), "folder": str(folder),
-        "path": [str(folder), *sys.path], "python": fork_server._python(),
+        "path": [str(folder), *sys.path], "python": fork_server._python(), "ignored": [],
     }  # fmt: skip
     data = json.dumps(request).encode()
     with (
