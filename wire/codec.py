@@ -23,10 +23,12 @@ from struct import Struct
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kio.serial import entity_reader
+from kio.serial.errors import SerialError
+
 from .api import ApiKey, is_flexible, response_header_version
 from .encode import item_encoder, message_encoder
 from .errors import ErrorCode
-from .kio_alone import SerialError, entity_reader
 from .primitives import ENTRIES_MAX, READ_ERRORS, check_request_size, skip_tags, unreadable
 from .primitives import invalid as _invalid
 from .schema import request_class, response_class, shape_of

@@ -14,8 +14,11 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
 from .errors import ErrorCode, KafkaError
-from .kio_alone import EntityType, api_key_map, load_request_schema, load_response_schema, schema_name_map
 
 ABSENT: Any = object()
 """A field has no default of its own."""
