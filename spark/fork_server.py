@@ -173,16 +173,16 @@ def serve(listener: socket.socket) -> Request:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    children: dict[int, socket.socket] = {}
+    children: dict[int, Forked] = {}
     poll = select.poll()
     for descriptor in (0, ended, listener.fileno()):
         poll.register(descriptor, select.POLLIN)
     while True:
         ready = {descriptor for descriptor, _ in poll.poll()}
-        for child, other in children.items():
-            if other.fileno() in ready:  # its Python was ended
-                poll.unregister(other)
-                os.kill(child, signal.SIGTERM)
+        for child, forked in children.items():
+            if forked.connection.fileno() in ready:  # its Python was ended
+                poll.unregister(forked.connection)
+                os.kill(child, forked.ended_by)
         if ended in ready:
             os.read(ended, 4096)
             _report_ends(children, poll)
@@ -207,13 +207,22 @@ def serve(listener: socket.socket) -> Request:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             for descriptor in (ended, wake):
                 os.close(descriptor)
-            for other in (listener, *children.values()):
+            for other in (listener, *(forked.connection for forked in children.values())):
                 other.close()
             request.take_over(connection)
             return request
         request.close()
-        children[child] = connection
+        is_deaf = signal.SIGTERM in request.fields["ignored"]
+        children[child] = Forked(connection, signal.SIGKILL if is_deaf else signal.SIGTERM)
         poll.register(connection, select.POLLHUP)  # RUN is for the forked one
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A process that was forked for the Python at the other end of `connection`."""
+
+    connection: socket.socket
+    ended_by: signal.Signals  # once that Python is gone
 
 
 @dataclass(slots=True)
@@ -318,13 +327,13 @@ def _starts_alike(environment: Mapping[str, str]) -> bool:
     return mine == other and environment.get("PYTHONHASHSEED", "random") in ("random", hash_seed())
 
 
-def _report_ends(children: dict[int, socket.socket], poll: select.poll) -> None:
+def _report_ends(children: dict[int, Forked], poll: select.poll) -> None:
     while children:
         child, status = os.waitpid(-1, os.WNOHANG)
         if not child:
             return
         code = os.waitstatus_to_exitcode(status)
-        with contextlib.suppress(OSError), children.pop(child) as connection:
+        with contextlib.suppress(OSError), children.pop(child).connection as connection:
             with contextlib.suppress(KeyError):  # its other end has gone before
                 poll.unregister(connection)
             connection.sendall(bytes([code if code >= 0 else 128 - code]))

@@ -1,16 +1,20 @@
-"""Calls to several nodes at once: the caller waits for the slowest answer, not for the sum of all."""
+"""Calls to several nodes at once: the caller waits for the slowest node, not for the sum of all.
+
+Each node has one call at a time: many at once would share the node and yet have the deadline of one each, and
+a session that has ended, or a node that hangs, would be met by all of them.
+"""
 
 from __future__ import annotations
 
 import itertools
+import queue
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Protocol, TypeVar
 
 import grpc
 
-IN_FLIGHT_MAX = 32
+NODES_AT_ONCE_MAX = 32
 
 Asked = TypeVar("Asked")
 Reply = TypeVar("Reply")
@@ -24,55 +28,53 @@ class Call(Protocol[Answer]):
 
     def cancel(self) -> bool: ...
 
+    def add_done_callback(self, fn: Callable[[object], None]) -> None: ...
+
 
 def ask_at_once(
-    asked: Iterable[Asked], begin: Callable[[Asked], Call[Reply]]
-) -> Generator[tuple[Asked, Reply | grpc.RpcError]]:
-    """What each was answered, in the order of `asked`; `begin` starts its call, which must have a deadline.
+    asked: Mapping[str, Iterable[Asked]], begin: Callable[[str, Asked], Call[Reply]]
+) -> Generator[tuple[str, Asked, Reply | grpc.RpcError]]:
+    """The endpoint, what it was asked, and its answer, in the order of the answers.  `asked` is by endpoint;
+    `begin` starts one call, which must have a deadline.
 
-    At most IN_FLIGHT_MAX calls are under way.  Those that nobody waits for any more are cancelled when the
-    generator is closed.  Errors of `begin` other than grpc.RpcError are raised."""
-    left = iter(asked)
-    begun: deque[_Begun[Asked, Reply]] = deque()
+    A node whose call failed, or could not begin, is asked nothing more.  Calls that nobody waits for any more
+    are cancelled when the generator is closed.  Errors of `begin` other than grpc.RpcError are raised; what
+    it does before the call, as to authenticate, it does for one node after the other."""
+    left = {endpoint: iter(requests) for endpoint, requests in asked.items()}
+    free = deque(left)
+    under_way: dict[str, tuple[Asked, Call[Reply]]] = {}
+    done: queue.SimpleQueue[str] = queue.SimpleQueue()
     try:
-        while True:
-            for each in itertools.islice(left, IN_FLIGHT_MAX - len(begun)):
-                begun.append(_begin(each, begin))
-            if not begun:
+        while free or under_way:
+            while free and len(under_way) < NODES_AT_ONCE_MAX:
+                endpoint = free.popleft()
+                for each in itertools.islice(left[endpoint], 1):
+                    try:
+                        call = begin(endpoint, each)
+                    except grpc.RpcError as failure:
+                        yield endpoint, each, failure
+                    else:
+                        under_way[endpoint] = each, call
+                        call.add_done_callback(lambda _, endpoint=endpoint: done.put(endpoint))  # type: ignore[misc]
+            if not under_way:
                 return
-            first = begun[0]
-            answer = first.answer()
-            begun.popleft()
-            yield first.asked, answer
+            endpoint = done.get()
+            each, call = under_way.pop(endpoint)
+            answer = _answer(call)
+            if not isinstance(answer, grpc.RpcError):
+                free.append(endpoint)
+            yield endpoint, each, answer
     finally:
-        for unread in begun:
-            unread.cancel()
+        for _, call in under_way.values():
+            call.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun(Generic[Asked, Reply]):
-    """One call; `refused` when it could not begin."""
-
-    asked: Asked
-    call: Call[Reply] | None  # it is an RpcError itself, whatever its answer
-    refused: grpc.RpcError | None = None
-
-    def answer(self) -> Reply | grpc.RpcError:
-        if self.call is None:
-            assert self.refused is not None
-            return self.refused
-        try:
-            return self.call.result()
-        except grpc.RpcError as failure:
-            return failure
-
-    def cancel(self) -> None:
-        if self.call is not None:
-            self.call.cancel()
-
-
-def _begin(asked: Asked, begin: Callable[[Asked], Call[Reply]]) -> _Begun[Asked, Reply]:
+def _answer(call: Call[Reply]) -> Reply | grpc.RpcError:
     try:
-        return _Begun(asked, begin(asked))
+        return call.result()
     except grpc.RpcError as failure:
-        return _Begun(asked, None, failure)
+        return failure
+    except grpc.FutureCancelledError:  # the channel was closed meanwhile
+        if isinstance(call, grpc.RpcError):  # gRPC's are both
+            return call
+        raise

@@ -207,11 +207,9 @@ class DataClient:
         while left:
             before = len(left)
             problem = self._offsets_once(topics, left, answers, read_committed)
-            if problem is None:
-                continue
-            if len(left) < before and problem.curable:
+            if len(left) < before:
                 budget.renew()
-            else:
+            if left and problem is not None:
                 _wait_or_raise(budget, problem)
         return {key: answers[key] for key in queries}
 
@@ -222,59 +220,52 @@ class DataClient:
         answers: dict[Key, OffsetAnswer],
         read_committed: bool,
     ) -> Problem | None:
-        """One round over all leaders; moves answered partitions from `left` to `answers`.  A leader that did
-        not answer is asked nothing more in it."""
-        last: Problem | None = None
-        by_leader: dict[tuple[str, str], list[data_pb2.OffsetQuery]] = {}
-        for (name, partition), query in left.items():
-            leader, problem = self._leader(name, partition)
-            if leader is None:
-                last = problem
-                continue
+        """One round over all leaders; moves answered partitions from `left` to `answers`."""
+        by_leader: dict[str, dict[str, list[data_pb2.OffsetQuery]]] = {}
+        leaders, last = self._leaders_of(left)
+        if last is not None and not last.curable:
+            return last
+        for (name, partition), leader in leaders.items():
+            query = left[name, partition]
             query.leader_epoch = leader.leader_epoch
-            by_leader.setdefault((leader.endpoint, name), []).append(query)
+            by_leader.setdefault(leader.endpoint, {}).setdefault(name, []).append(query)
 
-        def begin(asked: tuple[str, str]) -> grpc.Future[data_pb2.OffsetsReply]:
-            endpoint, name = asked
+        def begin(endpoint: str, name: str) -> grpc.Future[data_pb2.OffsetsReply]:
             request = data_pb2.OffsetsRequest(
                 topic=name,
                 topic_id=topics[name].topic_id,
                 isolation=_isolation(read_committed),
-                queries=by_leader[asked],
+                queries=by_leader[endpoint][name],
             )
             return self._nodes.stub(endpoint).Offsets.future(
                 request, timeout=CALL_TIMEOUT_S, metadata=self._nodes.shown(endpoint)
             )
 
-        failed: set[str] = set()
-        asked = (each for each in by_leader if each[0] not in failed)
-        replies = ask_at_once(asked, begin)
+        replies = ask_at_once(by_leader, begin)
         with closing(replies):
-            for (endpoint, name), reply in replies:
+            for endpoint, name, reply in replies:
                 if isinstance(reply, grpc.RpcError):
                     last = self._nodes.problem_of(reply, endpoint)
-                    failed.add(endpoint)
-                    for query in by_leader[endpoint, name]:
+                    for query in by_leader[endpoint][name]:
                         self.leaders.forget(name, query.partition, last)
                     if not last.curable:
                         return last
                     continue
                 for entry in reply.offsets:
+                    if (name, entry.partition) not in left:
+                        continue
                     if entry.error_code:
                         last = problem_of_partition(name, entry)
                         self.leaders.forget(name, entry.partition, last)
                         if not last.curable:
                             return last
-                    elif left.pop((name, entry.partition), None) is not None:
-                        answers[name, entry.partition] = OffsetAnswer(
-                            entry.offset,
-                            entry.log_start_offset,
-                            entry.last_stable_offset,
-                            entry.high_watermark,
-                        )
+                        continue
+                    del left[name, entry.partition]
+                    answers[name, entry.partition] = OffsetAnswer(
+                        entry.offset, entry.log_start_offset, entry.last_stable_offset, entry.high_watermark
+                    )
         if last is None and left:
-            name = min(left)[0]
-            message = f"{name}: a query was not answered"
+            message = f"{min(left)[0]}: a query was not answered"
             return Problem(ErrorCode.UNKNOWN_SERVER_ERROR, message, curable=False)
         return last
 
@@ -340,25 +331,22 @@ class DataClient:
         found: dict[Key, list[SplitRange]],
         estimate_decompressed: bool,
     ) -> Problem | None:
-        """One round over all leaders; moves answered partitions from `left` to `found`.  A leader that did
-        not answer is asked nothing more in it."""
-        last: Problem | None = None
+        """One round over all leaders; moves answered partitions from `left` to `found`."""
         by_leader: dict[str, list[Key]] = {}
-        for key, request in left.items():
-            leader, problem = self._leader(*key)
-            if leader is None:
-                last = problem
-                continue
-            request.leader_epoch = leader.leader_epoch
+        leaders, last = self._leaders_of(left)
+        if last is not None and not last.curable:
+            return last
+        for key, leader in leaders.items():
+            left[key].leader_epoch = leader.leader_epoch
             by_leader.setdefault(leader.endpoint, []).append(key)
-        requests = [
-            (endpoint, keys[start : start + PLANNED_AT_ONCE])
+        parts = {
+            endpoint: [
+                keys[start : start + PLANNED_AT_ONCE] for start in range(0, len(keys), PLANNED_AT_ONCE)
+            ]
             for endpoint, keys in by_leader.items()
-            for start in range(0, len(keys), PLANNED_AT_ONCE)
-        ]
+        }
 
-        def begin(asked: tuple[str, list[Key]]) -> grpc.Future[data_pb2.PlanManyRangesReply]:
-            endpoint, keys = asked
+        def begin(endpoint: str, keys: list[Key]) -> grpc.Future[data_pb2.PlanManyRangesReply]:
             together = data_pb2.PlanManyRangesRequest(
                 partitions=[left[key] for key in keys], estimate_decompressed=estimate_decompressed
             )
@@ -366,11 +354,9 @@ class DataClient:
                 together, timeout=CALL_TIMEOUT_S, metadata=self._nodes.shown(endpoint)
             )
 
-        failed: set[str] = set()
-        asked = (each for each in requests if each[0] not in failed)
-        replies = ask_at_once(asked, begin)
+        replies = ask_at_once(parts, begin)
         with closing(replies):
-            for (endpoint, keys), reply in replies:
+            for endpoint, keys, reply in replies:
                 problem = self._take_plan(endpoint, keys, reply, left, found)
                 if problem is not None and problem.method_unknown:
                     for key in keys:
@@ -382,8 +368,6 @@ class DataClient:
                     last = problem
                     if not last.curable:
                         return last
-                    if isinstance(reply, grpc.RpcError):
-                        failed.add(endpoint)
         return last
 
     def _take_plan(
@@ -609,6 +593,27 @@ class DataClient:
 
     # Leaders
 
+    def _leaders_of(self, keys: Iterable[Key]) -> tuple[dict[Key, LeaderView], Problem | None]:
+        """Of those that have one, as far as the nodes say; and what is wrong with the others.
+
+        However many have none that is known, a node that does not answer is waited for once."""
+        wanted, problem = list(keys), None
+        names = list(
+            dict.fromkeys(name for name, number in wanted if self.leaders.known(name, number) is None)
+        )
+        for start in range(0, len(names), NAMED_AT_ONCE):
+            _, problem = self._describe_once(names[start : start + NAMED_AT_ONCE])
+            if problem is not None:
+                break
+        found: dict[Key, LeaderView] = {}
+        for name, number in wanted:
+            leader = self.leaders.known(name, number)
+            if leader is not None:
+                found[name, number] = leader
+            else:
+                problem = problem or _leaderless(name, number)
+        return found, problem
+
     def _leader(self, topic: str, partition: int) -> tuple[LeaderView | None, Problem | None]:
         known = self.leaders.known(topic, partition)
         if known is None:
@@ -616,11 +621,12 @@ class DataClient:
             if problem is not None:
                 return None, problem
             known = self.leaders.known(topic, partition)
-        if known is None:
-            return None, Problem(
-                ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader at present", curable=True
-            )
-        return known, None
+        return known, None if known is not None else _leaderless(topic, partition)
+
+
+def _leaderless(topic: str, partition: int) -> Problem:
+    message = f"{topic}-{partition} has no leader at present"
+    return Problem(ErrorCode.LEADER_NOT_AVAILABLE, message, curable=True)
 
 
 def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2.OffsetQuery:

@@ -117,14 +117,16 @@ def test_a_killed_child_is_told(server: ForkServer, folder: Path) -> None:
     assert run(server.address, folder, "killed").returncode == 128 + signal.SIGKILL
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("number", "ignored"), [(signal.SIGTERM, "HUP"), (signal.SIGKILL, "HUP"), (signal.SIGKILL, "TERM")]
+)
 def test_what_is_forked_ends_with_the_python_that_spark_knows(
-    number: signal.Signals, server: ForkServer, folder: Path
+    number: signal.Signals, ignored: str, server: ForkServer, folder: Path
 ) -> None:
     (folder / "stays.py").write_text("import os, threading; print(os.getpid(), flush=True)\n"
                                      "threading.Event().wait()")  # fmt: skip
     running = subprocess.Popen(
-        [workers_python(), "-m", "stays"],
+        ["env", f"--ignore-signal={ignored}", workers_python(), "-m", "stays"],
         env=os.environ | {FORK_SERVER: server.address}, cwd=folder, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert running.stdout is not None

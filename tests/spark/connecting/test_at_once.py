@@ -1,95 +1,115 @@
-"""Calls at once: their order, their number, and what becomes of those that nobody reads."""
+"""Calls at once: which are under way together, and what becomes of those that nobody reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 import pytest
-from tidegate.spark.connecting.at_once import IN_FLIGHT_MAX, ask_at_once
+from tidegate.spark.connecting.at_once import NODES_AT_ONCE_MAX, ask_at_once
 
 from .failed_calls import Failure
 
 
 class Call:
-    """It has its answer at once; `under_way` has the calls that are neither read nor cancelled."""
+    """It has its answer at once, or `has_ended` later."""
 
-    def __init__(self, number: int, under_way: set[int], failure: Exception | None = None) -> None:
-        self._number, self._under_way, self._failure = number, under_way, failure
-        under_way.add(number)
+    def __init__(self, answer: object, *, is_slow: bool) -> None:
+        self._answer, self._is_slow = answer, is_slow
+        self.has_ended: Callable[[], object] | None = None
+        self.is_cancelled = False
 
-    def result(self) -> int:
-        self._under_way.remove(self._number)
-        if self._failure is not None:
-            raise self._failure
-        return self._number
+    def add_done_callback(self, fn: Callable[[object], None]) -> None:
+        self.has_ended = lambda: fn(self)
+        if not self._is_slow:
+            fn(self)
+
+    def result(self) -> Any:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
 
     def cancel(self) -> bool:
-        self._under_way.discard(self._number)
+        self.is_cancelled = True
         return True
 
 
-@pytest.fixture
-def under_way() -> set[int]:
-    return set()
+class Nodes:
+    """The calls that were begun.  `answers` has those that are not the number that was asked; what cannot
+    begin raises; calls of `slow` end when a test says so."""
 
+    def __init__(self, *slow: str, refused: Exception | None = None, **answers: object) -> None:
+        self._slow, self._refused, self._answers = slow, refused, answers
+        self.begun: dict[str, Call] = {}
 
-@pytest.mark.parametrize("count", [0, 1, IN_FLIGHT_MAX, 3 * IN_FLIGHT_MAX + 1])
-def test_answers_come_in_order_and_calls_within_their_bound(count: int, under_way: set[int]) -> None:
-    most = 0
-
-    def begin(number: int) -> Call:
-        nonlocal most
-        call = Call(number, under_way)
-        most = max(most, len(under_way))
+    def begin(self, endpoint: str, number: int) -> Call:
+        name = f"{endpoint}{number}"
+        self.begun[name] = call = Call(self._answers.get(name, number), is_slow=endpoint in self._slow)
+        if self._refused is not None and name == "b0":
+            raise self._refused
         return call
 
-    assert list(ask_at_once(range(count), begin)) == [(number, number) for number in range(count)]
-    assert (most, under_way) == (min(count, IN_FLIGHT_MAX), set())
+
+@pytest.mark.parametrize("count", [0, 1, NODES_AT_ONCE_MAX, 2 * NODES_AT_ONCE_MAX + 1])
+def test_all_are_asked_all(count: int) -> None:
+    asked = {f"n{number}-": range(3) for number in range(count)}
+    found = list(ask_at_once(asked | {"idle": range(0)}, Nodes().begin))
+    assert sorted(found) == sorted((name, number, number) for name in asked for number in range(3))
 
 
-def test_a_call_that_fails_or_cannot_begin_is_an_answer(under_way: set[int]) -> None:
-    refused, lost = Failure(grpc.StatusCode.UNAUTHENTICATED), Failure(grpc.StatusCode.UNAVAILABLE)
-
-    def begin(number: int) -> Call:
-        if number == 0:
-            raise refused
-        return Call(number, under_way, lost if number == 1 else None)
-
-    assert list(ask_at_once(range(3), begin)) == [(0, refused), (1, lost), (2, 2)]
-    assert not under_way
-
-
-def test_what_nobody_reads_is_cancelled(under_way: set[int]) -> None:
-    answers = ask_at_once(range(9), lambda number: Call(number, under_way))
-    assert next(answers) == (0, 0)
-    assert under_way == set(range(1, 9))
+def test_so_many_nodes_are_asked_at_once_and_each_once() -> None:
+    names = [f"n{number}-" for number in range(NODES_AT_ONCE_MAX + 1)]
+    nodes = Nodes(*names[1:])
+    answers = ask_at_once({name: range(2) for name in names}, nodes.begin)
+    assert next(answers) == (names[0], 0, 0)
+    assert list(nodes.begun) == [f"{name}0" for name in names[:-1]]
     answers.close()
-    assert not under_way
+    assert [name for name, call in nodes.begun.items() if call.is_cancelled] == list(nodes.begun)[1:]
 
 
-@pytest.mark.parametrize("fails", ["begin", "result"])
-def test_an_error_that_is_no_answer_ends_all(fails: str, under_way: set[int]) -> None:
-    def begin(number: int) -> Call:
-        if number == 5 and fails == "begin":
-            raise ValueError("no password")
-        return Call(number, under_way, ValueError("no password") if number == 5 else None)
-
-    with pytest.raises(ValueError, match="no password"):
-        list(ask_at_once(range(9), begin))
-    assert not under_way
+def test_a_slow_node_holds_up_no_other() -> None:
+    nodes = Nodes("a")
+    answers = ask_at_once({"a": range(1), "b": range(2)}, nodes.begin)
+    assert [next(answers), next(answers)] == [("b", 0, 0), ("b", 1, 1)]
+    ended = nodes.begun["a0"].has_ended
+    assert ended is not None
+    ended()
+    assert list(answers) == [("a", 0, 0)]
 
 
-def test_what_is_asked_is_settled_when_its_turn_comes(under_way: set[int]) -> None:
-    """So that a failure spares those that have not begun."""
-    spared = False
+def test_a_node_whose_call_fails_is_asked_nothing_more() -> None:
+    lost = Failure(grpc.StatusCode.UNAVAILABLE)
+    nodes = Nodes(b0=lost)
+    found = list(ask_at_once({"a": range(2), "b": range(3)}, nodes.begin))
+    assert sorted(found[:2]) == [("a", 0, 0), ("b", 0, lost)]
+    assert found[2:] == [("a", 1, 1)]
+    assert "b1" not in nodes.begun
 
-    def wanted() -> Iterator[int]:
-        for number in range(2 * IN_FLIGHT_MAX):
-            if not spared:
-                yield number
 
-    seen = 0
-    for _ in ask_at_once(wanted(), lambda number: Call(number, under_way)):
-        seen, spared = seen + 1, True
-    assert seen == IN_FLIGHT_MAX
+def test_nor_is_one_whose_call_cannot_begin() -> None:
+    refused = Failure(grpc.StatusCode.UNAUTHENTICATED)
+    nodes = Nodes(refused=refused)
+    found = list(ask_at_once({"a": range(1), "b": range(3)}, nodes.begin))
+    assert sorted(found) == [("a", 0, 0), ("b", 0, refused)]
+    assert "b1" not in nodes.begun
+
+
+class Closed(Failure, Call):  # type: ignore[misc]
+    """As a call of gRPC is whose channel is closed meanwhile: it is its own error."""
+
+    def __init__(self) -> None:
+        Failure.__init__(self, grpc.StatusCode.CANCELLED)
+        Call.__init__(self, grpc.FutureCancelledError(), is_slow=False)
+
+
+def test_a_channel_that_is_closed_meanwhile_is_a_failure_as_others() -> None:
+    call = Closed()
+    assert list(ask_at_once({"a": range(2)}, lambda *_: call)) == [("a", 0, call)]
+
+
+@pytest.mark.parametrize("nodes", [Nodes("a", refused=ValueError("none")), Nodes("a", b0=ValueError("none"))])
+def test_an_error_that_is_no_answer_ends_all(nodes: Nodes) -> None:
+    with pytest.raises(ValueError, match="none"):
+        list(ask_at_once({"a": range(2), "b": range(2)}, nodes.begin))
+    assert nodes.begun["a0"].is_cancelled

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 import pytest
 from tidegate.proto import data_pb2 as pb
-from tidegate.proto import data_pb2_grpc
 from tidegate.security.client_security import ClientSecurity
-from tidegate.spark.connecting import at_once, data_client, nodes
+from tidegate.spark.connecting import data_client, nodes
 from tidegate.spark.connecting.answers import LeaderView, TopicView
 from tidegate.spark.connecting.channels import Channels
 from tidegate.spark.connecting.data_client import DataClient
@@ -312,8 +311,9 @@ class TestLeadersAtOnce:
     def test_no_leader_is_waited_for_before_another_is_asked(self, together: None, scripted: Script) -> None:
         client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=5_000)
         view = client.describe(["flights"])["flights"]
-        queries = [data_client.offset_query(number) for number in (1, 0)]
-        assert list(client.offsets(view, queries, read_committed=True)) == [1, 0]
+        scripted.partitions[2] = scripted.partitions[0]
+        queries = [data_client.offset_query(number) for number in (0, 1, 2)]
+        assert list(client.offsets(view, queries, read_committed=True)) == [0, 1, 2], "in the order asked"
         wanted = {("flights", 1): (0, 30), ("flights", 0): (0, 20)}
         found = client.plan_many_ranges({"flights": view}, wanted, 100)
         assert {key: [(part.start, part.end) for part in parts] for key, parts in found.items()} == {
@@ -321,59 +321,200 @@ class TestLeadersAtOnce:
         }
         client.close()
 
-    def test_a_leader_that_does_not_answer_is_asked_no_more_in_the_round(
-        self, scripted: Script, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Else each of its topics would cost the timeout of a call."""
-        client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=300)
-        dead, topics = scripted.endpoints[0], [f"t{number}" for number in range(3 * at_once.IN_FLIGHT_MAX)]
-        made: list[str] = []
 
-        def stub(endpoint: str) -> data_pb2_grpc.DataStub:
-            made.append(endpoint)
-            return data_pb2_grpc.DataStub(client._channels.to(endpoint))
+@dataclass
+class Ended:
+    """A call with its answer."""
 
-        for name in topics:
-            client.leaders.note(name, 0, LeaderView(0, 0, dead))
-        scripted.stop(0)
-        monkeypatch.setattr(client._nodes, "stub", stub)
-        views = {name: TopicView(name, TOPIC_ID, False, (0,)) for name in topics}
-        left = {(name, 0): data_client.offset_query(0) for name in topics}
-        problem = client._offsets_once(views, dict(left), {}, True)
-        assert problem is not None
-        assert problem.code == ErrorCode.NETWORK_EXCEPTION
-        assert made == [dead] * at_once.IN_FLIGHT_MAX
+    answer: Any
+    is_cancelled: bool = False
 
+    def add_done_callback(self, fn: Callable[[object], None]) -> None:
+        if self.answer is not None:
+            fn(self)
+
+    def result(self) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Leader:
+    """A stub whose calls are noted, and answered by `answers`, else well."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.answers: list[Any] = []
+        self.calls: list[Ended] = []
+        self.Offsets = self.PlanManyRanges = self
+
+    def future(self, request: Any, timeout: float, metadata: object) -> Ended:
+        assert timeout == data_client.CALL_TIMEOUT_S
+        self.asked.append(request)
+        answer = self.answers.pop(0) if self.answers else self._answered(request)
+        self.calls.append(Ended(answer))
+        return self.calls[-1]
+
+    @staticmethod
+    def _answered(request: Any) -> pb.OffsetsReply | pb.PlanManyRangesReply:
+        if isinstance(request, pb.PlanManyRangesRequest):
+            return pb.PlanManyRangesReply(
+                partitions=[
+                    pb.PartitionRanges(ranges=[pb.Range(start=part.start, end=part.end)])
+                    for part in request.partitions
+                ]
+            )
+        offsets = [pb.PartitionOffset(partition=query.partition, offset=9) for query in request.queries]
+        return pb.OffsetsReply(offsets=offsets)
+
+
+class TestManyTopics:
+    """Topics t0, t1, ... with a partition 0 each, led by the nodes `a:1` and, where a test says so, `b:1`."""
+
+    TOPICS = 40
+
+    @pytest.fixture
+    def nodes(self, client: DataClient, monkeypatch: pytest.MonkeyPatch) -> dict[str, Leader]:
+        nodes = {"a:1": Leader(), "b:1": Leader()}
+        monkeypatch.setattr(client._nodes, "stub", lambda endpoint: nodes[endpoint])
+        monkeypatch.setattr(client, "_describe_once", self.described)
         monkeypatch.setattr(data_client, "PLANNED_AT_ONCE", 1)
-        made.clear()
-        for name in topics:
-            client.leaders.note(name, 0, LeaderView(0, 0, dead))
-        requests = {key: pb.PlanRangesRequest(topic=key[0], end=1) for key in left}
-        problem = client._plan_once(views, requests, {}, False)
-        assert problem is not None
-        assert problem.code == ErrorCode.NETWORK_EXCEPTION
-        assert made == [dead] * at_once.IN_FLIGHT_MAX
-        client.close()
+        monkeypatch.setattr(data_client, "NAMED_AT_ONCE", 10)
+        self.client, self.descriptions = client, list[int]()
+        self.leaders = {self.name(number): "a:1" for number in range(self.TOPICS)}
+        self.described([*self.leaders])
+        self.descriptions.clear()
+        return nodes
+
+    def described(self, names: Sequence[str]) -> tuple[dict[str, TopicView], Problem | None]:
+        self.descriptions.append(len(names))
+        for name in names:
+            if leader := self.leaders.get(name):
+                self.client.leaders.note(name, 0, LeaderView(0, 0, leader))
+        return {}, None
+
+    @staticmethod
+    def name(number: int) -> str:
+        return f"t{number:02}"
+
+    def views(self) -> dict[str, TopicView]:
+        return {name: TopicView(name, name.encode() * 4, False, (0,)) for name in self.leaders}
+
+    def offsets(self) -> list[tuple[str, int]]:
+        queries = {(name, 0): data_client.offset_query(0) for name in self.leaders}
+        found = self.client.offsets_of_topics(self.views(), queries, read_committed=True)
+        assert {answer.offset for answer in found.values()} == {9}
+        return list(found)
+
+    def plans(self) -> list[tuple[str, int]]:
+        return list(
+            self.client.plan_many_ranges(self.views(), {(name, 0): (0, 5) for name in self.leaders}, 9)
+        )
+
+    @pytest.mark.parametrize("ask", [offsets, plans])
+    def test_each_is_asked_of_its_leader_by_its_own_id(
+        self, ask: Callable[[object], list[tuple[str, int]]], nodes: dict[str, Leader]
+    ) -> None:
+        self.leaders |= dict.fromkeys(map(self.name, range(0, self.TOPICS, 2)), "b:1")
+        for name in self.leaders:
+            self.client.leaders.note(name, 0, LeaderView(0, 1, self.leaders[name]))
+        assert ask(self) == [(name, 0) for name in self.leaders]
+        for endpoint, leader in nodes.items():
+            parts = [part for each in leader.asked for part in getattr(each, "partitions", [each])]
+            assert [(part.topic, part.topic_id) for part in parts] == [
+                (name, name.encode() * 4) for name, at in self.leaders.items() if at == endpoint
+            ]
+
+    @pytest.mark.parametrize("ask", [offsets, plans])
+    def test_a_session_that_has_ended_costs_one_call(
+        self,
+        ask: Callable[[object], list[tuple[str, int]]],
+        nodes: dict[str, Leader],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A second call with it would find that it is forgotten, and take that for the end."""
+        sessions = iter([True])
+        monkeypatch.setattr(self.client._channels, "forget_session", lambda _: next(sessions, False))
+        nodes["a:1"].answers = [Failure(grpc.StatusCode.UNAUTHENTICATED)]
+        assert len(ask(self)) == self.TOPICS
+        assert len(nodes["a:1"].asked) == self.TOPICS + 1
+
+    @pytest.mark.parametrize("ask", [offsets, plans])
+    def test_nodes_that_say_no_leader_are_asked_once_a_round(
+        self, ask: Callable[[object], object], nodes: dict[str, Leader], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lost = Problem(ErrorCode.NETWORK_EXCEPTION, "away", curable=True)
+        clock = LeapingClock()
+
+        def described(names: Sequence[str]) -> tuple[dict[str, TopicView], Problem]:
+            self.described([])
+            clock.leapt_s += 15
+            return {}, lost
+
+        monkeypatch.setattr(self.client, "_clock", clock)
+        monkeypatch.setattr(self.client, "_describe_once", described)
+        for name in self.leaders:
+            self.client.leaders.forget(name, 0, lost)
+        with pytest.raises(ReadError, match="away"):
+            ask(self)
+        assert len(self.descriptions) == 1, "the patience of the client is 0.3 s"
+
+    @pytest.mark.parametrize("ask", [offsets, plans])
+    def test_a_final_error_ends_what_is_under_way(
+        self, ask: Callable[[object], object], nodes: dict[str, Leader]
+    ) -> None:
+        self.client.leaders.note("t01", 0, LeaderView(0, 1, "b:1"))
+        final, slow = Failure(grpc.StatusCode.PERMISSION_DENIED), None
+        nodes["a:1"].answers, nodes["b:1"].answers = [final], [slow]
+        with pytest.raises(ReadError):
+            ask(self)
+        assert [call.is_cancelled for call in nodes["b:1"].calls] == [True]
+
+    @pytest.mark.parametrize("ask", [offsets, plans])
+    def test_a_final_error_about_leaders_ends_all_at_once(
+        self, ask: Callable[[object], object], nodes: dict[str, Leader], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        final = Problem(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no right", curable=False)
+        monkeypatch.setattr(self.client, "_describe_once", lambda _: ({}, final))
+        self.client.leaders.forget("t07", 0, final)
+        with pytest.raises(ReadError, match="no right"):
+            ask(self)
+        assert nodes["a:1"].asked == []
 
     def test_the_patience_begins_again_with_each_answer(
-        self, scripted: Script, monkeypatch: pytest.MonkeyPatch
+        self, nodes: dict[str, Leader], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        scripted.partitions |= dict.fromkeys((1, 2), scripted.partitions[0])
-        offsets, clock = ScriptedNode.Offsets, LeapingClock()
+        clock, future = LeapingClock(), Leader.future
 
-        def one(node: ScriptedNode, request: Any, context: Any) -> pb.OffsetsReply:
-            clock.leapt_s += 0.4
-            del request.queries[1:]
-            reply = offsets(node, request, context)
-            reply.offsets.add(partition=9, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
-            return reply
+        def late(leader: Leader, *args: Any, **named: Any) -> Ended:
+            clock.leapt_s += 0.2  # the patience of the client is 0.3 s
+            return future(leader, *args, **named)
 
-        monkeypatch.setattr(ScriptedNode, "Offsets", one)
-        client = DataClient(list(scripted.endpoints.values()), retry_timeout_ms=500, clock=clock)
-        view = client.describe(["flights"])["flights"]
-        found = client.offsets(view, map(data_client.offset_query, range(3)), read_committed=True)
-        assert sorted(found) == [0, 1, 2]
-        client.close()
+        monkeypatch.setattr(Leader, "future", late)
+        monkeypatch.setattr(self.client, "_clock", clock)
+        good = pb.OffsetsReply(offsets=[pb.PartitionOffset(offset=9)])
+        nodes["a:1"].answers = [good, Failure(grpc.StatusCode.UNAVAILABLE)] * 5
+        assert len(self.offsets()) == self.TOPICS
+
+    def test_what_was_not_asked_says_nothing(self, nodes: dict[str, Leader]) -> None:
+        good = pb.PartitionOffset(partition=0, offset=9)
+        odd = pb.PartitionOffset(partition=7, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        twice = pb.PartitionOffset(partition=0, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        nodes["a:1"].answers = [pb.OffsetsReply(offsets=[odd, good, twice])]
+        assert len(self.offsets()) == self.TOPICS
+
+    def test_a_final_error_ends_all_whatever_was_answered(self, nodes: dict[str, Leader]) -> None:
+        final = pb.PartitionOffset(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        nodes["a:1"].answers = [
+            pb.OffsetsReply(offsets=[pb.PartitionOffset(offset=9)]),
+            pb.OffsetsReply(offsets=[final]),
+        ]
+        with pytest.raises(ReadError):
+            self.offsets()
+        assert len(nodes["a:1"].asked) == 2
 
 
 class TestPlansOfManyPartitions:
