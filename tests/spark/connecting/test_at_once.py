@@ -95,7 +95,7 @@ def test_nor_is_one_whose_call_cannot_begin() -> None:
     assert "b1" not in nodes.begun
 
 
-class Closed(Failure, Call):  # type: ignore[misc]
+class Closed(Failure, Call):
     """As a call of gRPC is whose channel is closed meanwhile: it is its own error."""
 
     def __init__(self) -> None:
