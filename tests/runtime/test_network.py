@@ -789,6 +789,8 @@ async def test_only_the_connection_of_the_named_client_is_seen_and_shut(
             listening.accept()[0] as of_other,
         ):
             peers = [f"ipv4:127.0.0.1:{named.getsockname()[1]}"]
+            # without those of earlier tests in this process, whose numbers may be given again
+            monkeypatch.setattr(network, "_grpc_ports", set())
             network.shut_connections_of(peers)
             assert network.bytes_taken(peers) == {}
             of_named = accepted
