@@ -25,7 +25,7 @@ def _die_with_the_starter() -> None:
 
 
 if __name__ == "__main__":
-    # kio registers strategies for its types where it finds hypothesis: a fifth of the CPU time of a start
+    # kio registers strategies for its types where it finds hypothesis: a sixth of the CPU time of a start
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     threading.Thread(target=_die_with_the_starter, name="leash", daemon=True).start()
     runpy.run_module("tidegate.node", run_name="__main__", alter_sys=True)

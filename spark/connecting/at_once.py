@@ -6,7 +6,6 @@ a session that has ended, or a node that hangs, would be met by all of them.
 
 from __future__ import annotations
 
-import itertools
 import queue
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -37,25 +36,31 @@ def ask_at_once(
     """The endpoint, what it was asked, and its answer, in the order of the answers.  `asked` is by endpoint;
     `begin` starts one call, which must have a deadline.
 
-    A node whose call failed, or could not begin, is asked nothing more.  Calls that nobody waits for any more
-    are cancelled when the generator is closed.  Errors of `begin` other than grpc.RpcError are raised; what
-    it does before the call, as to authenticate, it does for one node after the other."""
-    left = {endpoint: iter(requests) for endpoint, requests in asked.items()}
+    A node whose call failed, or could not begin, is asked nothing more.  A caller that closes the generator
+    cancels the calls whose answers it has not taken.  Errors of `begin` other than grpc.RpcError are raised;
+    what it does before the call, as to authenticate, it does for one node after the other."""
+    left = {endpoint: deque(requests) for endpoint, requests in asked.items()}
     free = deque(left)
     under_way: dict[str, tuple[Asked, Call[Reply]]] = {}
     done: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def note_end_of(endpoint: str) -> Callable[[object], None]:
+        return lambda _: done.put(endpoint)
+
     try:
         while free or under_way:
             while free and len(under_way) < NODES_AT_ONCE_MAX:
                 endpoint = free.popleft()
-                for each in itertools.islice(left[endpoint], 1):
-                    try:
-                        call = begin(endpoint, each)
-                    except grpc.RpcError as failure:
-                        yield endpoint, each, failure
-                    else:
-                        under_way[endpoint] = each, call
-                        call.add_done_callback(lambda _, endpoint=endpoint: done.put(endpoint))  # type: ignore[misc]
+                if not left[endpoint]:
+                    continue
+                each = left[endpoint].popleft()
+                try:
+                    call = begin(endpoint, each)
+                except grpc.RpcError as failure:
+                    yield endpoint, each, failure
+                    continue
+                under_way[endpoint] = each, call
+                call.add_done_callback(note_end_of(endpoint))
             if not under_way:
                 return
             endpoint = done.get()

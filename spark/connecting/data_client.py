@@ -610,23 +610,14 @@ class DataClient:
             leader = self.leaders.known(name, number)
             if leader is not None:
                 found[name, number] = leader
-            else:
-                problem = problem or _leaderless(name, number)
+            elif problem is None:
+                message = f"{name}-{number} has no leader at present"
+                problem = Problem(ErrorCode.LEADER_NOT_AVAILABLE, message, curable=True)
         return found, problem
 
     def _leader(self, topic: str, partition: int) -> tuple[LeaderView | None, Problem | None]:
-        known = self.leaders.known(topic, partition)
-        if known is None:
-            _, problem = self._describe_once([topic])
-            if problem is not None:
-                return None, problem
-            known = self.leaders.known(topic, partition)
-        return known, None if known is not None else _leaderless(topic, partition)
-
-
-def _leaderless(topic: str, partition: int) -> Problem:
-    message = f"{topic}-{partition} has no leader at present"
-    return Problem(ErrorCode.LEADER_NOT_AVAILABLE, message, curable=True)
+        found, problem = self._leaders_of([(topic, partition)])
+        return found.get((topic, partition)), problem
 
 
 def offset_query(partition: int, *, timestamp_ms: int | None = None) -> data_pb2.OffsetQuery:

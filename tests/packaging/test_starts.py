@@ -15,7 +15,7 @@ import pytest
     ids=["node", "command"],
 )
 def test_a_process_starts_without_what_only_tests_use(arguments: tuple[str, ...]) -> None:
-    """kio imports hypothesis where it is installed, which costs a fifth of a node's start."""
+    """kio imports hypothesis where it is installed, which costs a sixth of a node's start."""
     with subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

@@ -342,6 +342,21 @@ def test_a_server_that_goes_before_it_has_forked_leaves_the_module_to_the_other(
     assert not json.loads(output)["imported"]
 
 
+def test_a_request_of_another_version_is_refused_and_the_next_one_served(
+    server: ForkServer, folder: Path
+) -> None:
+    """It says nothing usable of the signals that it ignores."""
+    request = {"arguments": ["tell"], "environment": dict(os.environ), "python": fork_server._python()}
+    for more in ({}, {"ignored": 5}):
+        data = json.dumps(request | more).encode()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(server.address)
+            assert connection.recv(1) == ASK
+            socket.send_fds(connection, [struct.pack(">I", len(data)) + data], (0, 1, 2))
+            assert connection.recv(1) in (b"", REFUSED)
+    assert told(run(server.address, folder, "tell"))["imported"]
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -1,38 +1,12 @@
-"""Calls at once: which are under way together, and what becomes of those that nobody reads."""
+"""Calls at once: which are under way together, and what becomes of those whose answers are not taken."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import grpc
 import pytest
 from tidegate.spark.connecting.at_once import NODES_AT_ONCE_MAX, ask_at_once
 
-from .failed_calls import Failure
-
-
-class Call:
-    """It has its answer at once, or `has_ended` later."""
-
-    def __init__(self, answer: object, *, is_slow: bool) -> None:
-        self._answer, self._is_slow = answer, is_slow
-        self.has_ended: Callable[[], object] | None = None
-        self.is_cancelled = False
-
-    def add_done_callback(self, fn: Callable[[object], None]) -> None:
-        self.has_ended = lambda: fn(self)
-        if not self._is_slow:
-            fn(self)
-
-    def result(self) -> Any:
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer
-
-    def cancel(self) -> bool:
-        self.is_cancelled = True
-        return True
+from .grpc_calls import Call, Failure
 
 
 class Nodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -21,7 +21,7 @@ from tidegate.spark.reading.fetch import RangeRequest, fetch_range
 from tidegate.wire.errors import ErrorCode
 
 from ..conftest import TOPIC_ID, LeapingClock, Script, ScriptedNode
-from .failed_calls import Failure
+from .grpc_calls import Call, Failure
 
 PLACE = ("flights", 0)
 
@@ -322,40 +322,20 @@ class TestLeadersAtOnce:
         client.close()
 
 
-@dataclass
-class Ended:
-    """A call with its answer."""
-
-    answer: Any
-    is_cancelled: bool = False
-
-    def add_done_callback(self, fn: Callable[[object], None]) -> None:
-        if self.answer is not None:
-            fn(self)
-
-    def result(self) -> Any:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
 class Leader:
     """A stub whose calls are noted, and answered by `answers`, else well."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
         self.answers: list[Any] = []
-        self.calls: list[Ended] = []
+        self.calls: list[Call] = []
         self.Offsets = self.PlanManyRanges = self
 
-    def future(self, request: Any, timeout: float, metadata: object) -> Ended:
+    def future(self, request: Any, timeout: float, metadata: object) -> Call:
         assert timeout == data_client.CALL_TIMEOUT_S
         self.asked.append(request)
         answer = self.answers.pop(0) if self.answers else self._answered(request)
-        self.calls.append(Ended(answer))
+        self.calls.append(Call(answer, is_slow=answer is None))
         return self.calls[-1]
 
     @staticmethod
@@ -489,7 +469,7 @@ class TestManyTopics:
     ) -> None:
         clock, future = LeapingClock(), Leader.future
 
-        def late(leader: Leader, *args: Any, **named: Any) -> Ended:
+        def late(leader: Leader, *args: Any, **named: Any) -> Call:
             clock.leapt_s += 0.2  # the patience of the client is 0.3 s
             return future(leader, *args, **named)
 
@@ -498,6 +478,19 @@ class TestManyTopics:
         good = pb.OffsetsReply(offsets=[pb.PartitionOffset(offset=9)])
         nodes["a:1"].answers = [good, Failure(grpc.StatusCode.UNAVAILABLE)] * 5
         assert len(self.offsets()) == self.TOPICS
+
+    @pytest.mark.parametrize("ask", [offsets, plans])
+    def test_an_error_in_the_midst_ends_what_is_under_way(
+        self, ask: Callable[[object], object], nodes: dict[str, Leader], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """At once, although the error still holds the frame that was reading."""
+        self.client.leaders.note("t01", 0, LeaderView(0, 1, "b:1"))
+        nodes["a:1"].answers, nodes["b:1"].answers = [Failure(grpc.StatusCode.UNAVAILABLE)], [None]
+        monkeypatch.setattr(self.client._nodes, "problem_of", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError) as raised:
+            ask(self)
+        assert raised.tb is not None
+        assert [call.is_cancelled for call in nodes["b:1"].calls] == [True]
 
     def test_what_was_not_asked_says_nothing(self, nodes: dict[str, Leader]) -> None:
         good = pb.PartitionOffset(partition=0, offset=9)

@@ -8,7 +8,7 @@ from tidegate.proto import data_pb2 as pb
 from tidegate.spark.connecting.errors import problem_of_call
 from tidegate.wire.errors import ErrorCode
 
-from .failed_calls import Failure
+from .grpc_calls import Failure
 
 
 @pytest.mark.parametrize("status", list(grpc.StatusCode))
