@@ -5,6 +5,6 @@ import sys
 from . import main
 
 if __name__ == "__main__":
-    # kio registers strategies for its types where it finds hypothesis: a third of a command's CPU time
+    # kio registers strategies for its types where it finds hypothesis: a quarter of a command's CPU time
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     main()
